@@ -87,8 +87,10 @@ def interpreter() -> "Iterator[Interpreter]":
 
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``fit`` draws no report at its end, which takes longer than a tiny training."""
+    """``fit`` and ``analyze`` draw no report and no figures, which take longer than a tiny training."""
     monkeypatch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
+    monkeypatch.setattr("lmdyn.callbacks.observing.loggers.draw", lambda *_: None)
+    monkeypatch.setattr("lmdyn.cli.analyze.draw", lambda *_: None)
 
 
 @pytest.fixture

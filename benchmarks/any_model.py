@@ -55,16 +55,16 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     quiet()
     torch.manual_seed(0)
-    size = arguments.hidden_size
+    size, types = arguments.hidden_size, 100 if arguments.smoke else VOCABULARY
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=size, intermediate_size=4 * size, num_attention_heads=4,
+            vocab_size=types, hidden_size=size, intermediate_size=4 * size, num_attention_heads=4,
             num_hidden_layers=arguments.layers, max_position_embeddings=TIME,
         )
     )  # fmt: skip
     batches = []
     for _ in range(max(1, arguments.tokens // (ROWS * TIME))):
-        ids = torch.randint(VOCABULARY, (ROWS, TIME))
+        ids = torch.randint(types, (ROWS, TIME))
         batches.append({"input_ids": ids, "labels": ids})
     given = {
         "embedding": "model.embed_tokens",

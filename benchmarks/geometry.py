@@ -40,6 +40,7 @@ CONFIGS = {
     "ALBERT": "configs/chiang2020_embryology/organism/lm.yaml",
 }
 MODELS = (*CONFIGS, "GPT-2")
+GPT2 = {"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128, "vocab_size": 10_000}
 
 
 def main() -> None:
@@ -55,6 +56,7 @@ def main() -> None:
     keep_freed_memory()  # as in training
     if args.smoke:
         args.tokens, args.reps = 300, 1
+        GPT2.update(n_layer=1, n_embd=16, vocab_size=200)
     parts = args.part or ["time", "memory", "chance"]
     print(machine())
     models = MODELS[-1:] if args.smoke else MODELS
@@ -89,12 +91,13 @@ def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    sizes = {"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128, "vocab_size": 10_000}
-    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    return GPT2LMHeadModel(GPT2Config(**GPT2, bos_token_id=0, eos_token_id=0))
 
 
 def batches(tokens: int) -> list[dict[str, torch.Tensor]]:
-    ids = torch.randint(10_000, (max(1, tokens // 128), 128), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        GPT2["vocab_size"], (max(1, tokens // 128), 128), generator=torch.Generator().manual_seed(1)
+    )
     return [{"input_ids": rows, "labels": rows} for rows in ids.split(8)]
 
 

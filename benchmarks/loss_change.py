@@ -35,6 +35,7 @@ from lmdyn.models import LSTMLanguageModel
 BASE = 5  # updates between checkpoints
 SPACINGS = (5, 10, 20, 50, 100)
 CLASSES = (1, 5, 18)  # of tokens; 18 is Universal POS and the rest
+SETTINGS = {"max_tokens": 700, "log_figures": False, "layers": [], "bands": (10, 100)}
 
 
 def main() -> None:
@@ -50,6 +51,8 @@ def main() -> None:
     quiet()
     torch.set_num_threads(args.threads)
     print(machine())
+    if args.smoke:
+        SETTINGS["max_tokens"] = 100
     head = ["classes", "plain gradient", "by class", "goal"]
     if args.only != "spacing":
         print(table(head, costs(100 if args.smoke else TYPES, 1 if args.smoke else args.reps)), flush=True)
@@ -104,8 +107,7 @@ def agreement(folder: Path, updates: int, spacings: tuple[int, ...], size: int) 
         n_train_tokens=2 * updates * ROWS * TIME, n_validation_tokens=4_000, n_test_tokens=100,
         batch_size=ROWS, sequence_length=TIME,
     )  # fmt: skip
-    settings = {"max_tokens": 700, "log_figures": False, "layers": [], "bands": (10, 100)}
-    path = LossChangeAllocation(allocation="path", name="path", schedule=Steps(every=BASE), **settings)
+    path = LossChangeAllocation(allocation="path", name="path", schedule=Steps(every=BASE), **SETTINGS)
     module = LSTMLanguageModel(embedding_size=size, hidden_size=size)
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, max_steps=updates, default_root_dir=folder, limit_val_batches=0,
@@ -121,8 +123,7 @@ def agreement(folder: Path, updates: int, spacings: tuple[int, ...], size: int) 
 def row(module, data, followed, saved, folder: Path, spacing: int) -> list[str]:
     """The comparison at one spacing."""
     steps = {step: path for step, path in saved.items() if step % spacing == 0}
-    settings = {"max_tokens": 700, "log_figures": False, "layers": [], "bands": (10, 100)}
-    chord = LossChangeAllocation(name=f"chord{spacing}", probe=data, **settings)
+    chord = LossChangeAllocation(name=f"chord{spacing}", probe=data, **SETTINGS)
     chord.attach(Run(folder, data.tokenizer, data.token_counts, data, steps))
     found, void = [], 0
     for step in sorted(steps)[1:]:

@@ -54,7 +54,7 @@ class Sizes:
     """Of the model and its text."""
 
     types, units, layers, heads = 2_000, 256, 4, 4
-    rows, time, probed, steps = 8, 64, 32, 200
+    rows, time, probed, steps, observers = 8, 64, 32, 200, 5
 
 
 def text(rows: int, seed: int) -> list[dict[str, Tensor]]:
@@ -152,10 +152,8 @@ def by_lightning(observers: list[Observer]) -> nn.Module:
 def five(**settings: object) -> list[Observer]:
     """The observers."""
     settings["schedule"] = Steps(per_decade=4)
-    return [
-        cls(**settings)
-        for cls in (LearningCurves, Sparsity, Similarity, AttentionPatterns, WeightSpectra)
-    ]  # fmt: skip
+    classes = (LearningCurves, Sparsity, Similarity, AttentionPatterns, WeightSpectra)
+    return [cls(**settings) for cls in classes[: Sizes.observers]]
 
 
 def cpu(run: Callable[[], nn.Module]) -> tuple[float, Tensor]:
@@ -206,7 +204,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     Sizes.steps = args.steps
     if args.smoke:
-        Sizes.types, Sizes.units, Sizes.layers, Sizes.steps = 50, 8, 1, 4
+        Sizes.types, Sizes.units, Sizes.layers = 50, 8, 1
+        Sizes.probed, Sizes.steps, Sizes.observers = 8, 2, 2
     print(machine())
     one = one_pass()
     hand = [("a loop by hand", by_hand), ("five observers by lmdyn.watch", by_watch)]

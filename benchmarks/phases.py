@@ -45,10 +45,11 @@ def main() -> None:
     args = parser.parse_args()
     quiet()
     number, resamplings = (1, 19) if args.smoke else (args.curves, 99)
+    fewer = slice(1) if args.smoke else slice(None)
     print(f"{machine()}, {number} curves each")
     rows = []
     for name, curve in CURVES.items():
-        for noise in (0.005, 0.02, 0.05):
+        for noise in (0.005, 0.02, 0.05)[fewer]:
             found = [
                 change_points(
                     10**X, curve() + noise * np.random.default_rng(seed).standard_normal(len(X)),
@@ -61,7 +62,7 @@ def main() -> None:
     print(table(["curve", "noise", "smooth", "one change point", "two"], rows))
     rows = []
     for name, course in {"constant": 0 * X, **{n: CURVES[n]() for n in ("power law", "one bend")}}.items():
-        for correlation in (0.0, 0.3, 0.5, 0.7):
+        for correlation in (0.0, 0.3, 0.5, 0.7)[fewer]:
             found = [
                 change_points(
                     10**X, course + 0.02 * shared(correlation, seed), resamplings=resamplings, seed=seed

@@ -26,11 +26,6 @@ def test_runs_and_prints_a_table(script, tmp_path, interpreter):
     assert "| --- |" in done.stdout, done.stdout
 
 
-def test_each_benchmark_is_in_the_readme():
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert [p.name for p in SCRIPTS if f"benchmarks/{p.name}" not in text] == []
-
-
 def kit(python: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """benchmarks/gpu.sh with tiny sizes."""
     command = ["bash", str(FOLDER / "gpu.sh"), "--smoke", "--out", str(out), *arguments]

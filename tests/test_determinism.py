@@ -75,8 +75,8 @@ def trained(tmp_path_factory):
     return folder / "1", folder / "-1"
 
 
-WHEN = re.compile(rb"<dt>computed</dt><dd>[^<]*</dd>")
-"""The line of a report that says when a run was trained, and how long that took."""
+WHEN = re.compile(rb"<td>\d{4}-\d\d-\d\d, [^<]*</td>")
+"""The cell of a report that says when a run was trained, and how long that took."""
 
 
 def files(folder: Path) -> dict[str, bytes]:

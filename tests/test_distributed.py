@@ -23,7 +23,6 @@ CORPUS = {
     "n_topics": 3, "n_nouns": 40, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5,
     "layers": ["upos"],
 }  # fmt: skip
-PRECISIONS = ("64-true",)  # that of the untrained model is 32-true
 SCHEDULE = C.Steps(every=3, epochs=True)
 OF_EPOCHS = C.Steps(epochs=True)  # of what is reduced over ranks in hundreds of small messages
 
@@ -77,7 +76,7 @@ def fit(folder, *, world_size, ckpt_path=None, seed=0, max_epochs=2):
     return module, state, trainer
 
 
-def observe(folder, checkpoint, name, precision):
+def observe(folder, checkpoint, name):
     """A loaded checkpoint in a fit that ends at once, so that all observers are attached as they always are."""
     L.seed_everything(0, verbose=False)
     module = LSTMLanguageModel(embedding_size=12, hidden_size=12, num_layers=2, dropout=0.2)
@@ -93,12 +92,12 @@ def observe(folder, checkpoint, name, precision):
         accelerator="cpu", devices=world_size, strategy="ddp" if world_size > 1 else "auto", logger=False,
         max_epochs=1, limit_train_batches=1, limit_val_batches=0, default_root_dir=folder / name,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        precision=precision, callbacks=[Load(), *looking],
+        precision="64-true", callbacks=[Load(), *looking],
     )  # fmt: skip
     trainer.fit(module, datamodule=corpus())
 
 
-def allocate(folder, checkpoints, precision):
+def allocate(folder, checkpoints):
     """Shares of the change of the loss between two checkpoints; the table on rank 0."""
     data = corpus()
     data.setup("fit")
@@ -107,9 +106,9 @@ def allocate(folder, checkpoints, precision):
     observer.attach(C.Run(folder, data.tokenizer, data.token_counts, data, steps))
     module = LSTMLanguageModel(vocab_size=len(data.tokenizer), embedding_size=12, hidden_size=12)
     module.load_state_dict(torch.load(steps[3], weights_only=True)["state_dict"])
-    table = observer.observe(module.to({"32-true": torch.float32, "64-true": torch.float64}[precision]), 3)
+    table = observer.observe(module.double(), 3)
     if rank_and_world_size()[0] == 0:
-        table.to_parquet(folder / f"shares-{precision}.parquet")
+        table.to_parquet(folder / "shares.parquet")
 
 
 def rank_main(folder):
@@ -135,9 +134,8 @@ def rank_main(folder):
         resumed, _, _ = fit(folder / f"from{step}", world_size=2, ckpt_path=path, seed=77)
         weights[f"from{step}"] = resumed.state_dict()
     torch.save(weights, folder / f"weights{rank}.pt")
-    for precision in PRECISIONS:
-        observe(folder, folder / "two/checkpoints/step=000000003.ckpt", f"loaded-{precision}", precision)
-        allocate(folder, folder / "two/checkpoints", precision)
+    observe(folder, folder / "two/checkpoints/step=000000003.ckpt", "loaded")
+    allocate(folder, folder / "two/checkpoints")
     (folder / f"rank{rank}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
@@ -186,15 +184,15 @@ def test_a_rank_may_have_no_stream(two, facts):
     assert any("one_stream" in name for name in tables(two / "two"))
 
 
-@pytest.mark.parametrize("weights", ["untrained", *PRECISIONS])
+@pytest.mark.parametrize("weights", ["untrained", "64-true"])
 def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
     """At equal weights: of step 0, and of a loaded checkpoint."""
     if weights == "untrained":
         fit(tmp_path / "one", world_size=1, max_epochs=1)
         one, of_two = tmp_path / "one", two / "two"
     else:
-        observe(tmp_path, two / "two/checkpoints/step=000000003.ckpt", "one", weights)
-        one, of_two = tmp_path / "one", two / f"loaded-{weights}"
+        observe(tmp_path, two / "two/checkpoints/step=000000003.ckpt", "one")
+        one, of_two = tmp_path / "one", two / "loaded"
     # in float32, the last digits of a critical step depend on the order of sums
     derivatives = ("curvature",) if weights == "64-true" else ()
     passes = ("sparsity", "learning_curves", "one_stream", "similarity", "geometry", "induction")
@@ -225,13 +223,12 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
             assert a["word"].notna().sum() > 50
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("64-true", 1e-12)])
-def test_two_ranks_allocate_what_one_allocates(two, tmp_path, precision, bound):
-    allocate(tmp_path, two / "two/checkpoints", precision)
-    one, of_two = (pd.read_parquet(folder / f"shares-{precision}.parquet") for folder in (tmp_path, two))
+def test_two_ranks_allocate_what_one_allocates(two, tmp_path):
+    allocate(tmp_path, two / "two/checkpoints")
+    one, of_two = (pd.read_parquet(folder / "shares.parquet") for folder in (tmp_path, two))
     assert one["quantity"].eq("allocation").sum() > 100
-    same = one["quantity"].ne("helping_share")  # signs of float32 at 0
-    pd.testing.assert_frame_equal(one[same], of_two[same], check_exact=False, rtol=0, atol=bound)
+    same = one["quantity"].ne("helping_share")  # signs of numbers at 0
+    pd.testing.assert_frame_equal(one[same], of_two[same], check_exact=False, rtol=0, atol=1e-12)
     pd.testing.assert_frame_equal(one[~same], of_two[~same], check_exact=False, rtol=0, atol=0.01)
 
 

@@ -41,7 +41,7 @@ BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
     "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence", "geometry",
-    "minimal_pairs", "ngram_divergence",
+    "minimal_pairs", "ngram_divergence", "reading", "choices",
 )  # fmt: skip
 # ranks take every other sentence of a list
 BY_NUMBER = ("encoder_dynamics", "depth_performance", "handwriting")
@@ -95,6 +95,8 @@ def observers():
         C.LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
         C.Surprisals(least_contexts=1, least_context_tokens=2, most_contexts=2),
         C.MinimalPairs(probe=D.PairFiles("tests/golden/pairs.jsonl"), batch_tokens=100),
+        C.Choices(probe=D.ChoiceFiles("tests/golden/pairs.jsonl", ["{sentence_good}", "{sentence_bad}"])),
+        C.Reading(probe=D.ReadingFiles("tests/golden/reading.csv"), batch_tokens=100),
         C.NgramDivergence(order=3, drawn_tokens=100),
     ]  # fmt: skip
 
@@ -270,7 +272,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     pd.testing.assert_frame_equal(*ranks, check_exact=True)
     # sums of attention, and gradients of heads, are added in another order; dynamics amplify what rounding differs
     tolerance = dict.fromkeys(
-        ("attention_patterns", "loop_convergence", "minimal_pairs", "ngram_divergence"), 1e-12
+        ("attention_patterns", "loop_convergence", "minimal_pairs", "ngram_divergence", "reading", "choices"),
+        1e-9,
     )
     tolerance |= {"geometry": 1e-8, "tower_preference": 1e-9, **dict.fromkeys(BY_NUMBER, 1e-6)}
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
@@ -283,7 +286,7 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
 
 
 # the first two read no text, the third makes its map of the first batch
-UNSERVED = {"word_clusters", "minimal_pairs", "loop_convergence", *BY_NUMBER}
+UNSERVED = {"word_clusters", "minimal_pairs", "reading", "choices", "loop_convergence", *BY_NUMBER}
 
 
 @pytest.mark.parametrize("name", sorted({*OBSERVERS} - UNSERVED))

@@ -38,13 +38,11 @@ def changes_of(profile: Path) -> dict[str, str]:
         own = changes if isinstance(changes, dict) else {"with": changes}
         changes = own["with"].replace("{HERE}", here)
         for seed in own.get("seeds", config.get("seeds", ())):
-            match seed:
-                case {"init": init, "order": order}:
-                    name = f"{run}_{init}_{order}"
-                case _:
-                    init = order = seed
-                    name = f"{run}_{seed}"
-            found[name] = f"{changes} --seed_everything {init} --data_seed {order}"
+            drawn = [seed["init"], seed["order"]] if isinstance(seed, dict) else [seed]
+            init, order = drawn[0], drawn[-1]
+            found["_".join(map(str, [run, *drawn]))] = (
+                f"{changes} --seed_everything {init} --data_seed {order}"
+            )
         if "seeds" not in config:
             found[run] = changes
     return found
@@ -189,7 +187,7 @@ FEW = {
 }
 
 
-def test_the_organism_in_miniature(tmp_path, monkeypatch):
+def test_the_organism_in_miniature(tmp_path, monkeypatch, without_report):
     """Every kind of run of the chain by its command, in one process: tokenizer, models, taggers, observations.
 
     The taggers are those of upos; of others, which differ in text or optimizer, the commands are read. Observers of

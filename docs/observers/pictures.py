@@ -286,6 +286,30 @@ def _surprisals(p: Panels) -> None:
 
 
 @picture
+def _choices(p: Panels) -> None:
+    table = records("../observers/choices")  # of docs/gallery/words/plot_choices.py
+    groups = {"any": "among any words", "nouns": "among nouns of the same form"}
+    for panel, quantity in zip(p, ("accuracy", "accuracy_by_token"), strict=True):
+        lines(panel, table[table["quantity"] == quantity], "group", groups)
+        floor(panel, table[(table["quantity"] == "chance") & (table["group"] == "")], "chance")
+        panel.set_ylim(0, 1.05)
+    steps(*p)
+    said(p[0], "by the probability of the option", "accuracy")
+    said(p[1], "by the mean of its pieces", "accuracy")
+
+
+@picture
+def _reading(p: Panels) -> None:
+    table = records("../observers/reading", baseline="word")  # of docs/gallery/words/plot_reading_times.py
+    lines(p[0], table, "quantity", {"partial_r2": "surprisal of the LSTM"})
+    floor(p[0], table[table["quantity"] == "chance"], "noise")
+    lines(p[1], table, "quantity", {"delta_log_likelihood": "intercept for each reader"})
+    steps(*p)
+    said(p[0], "variance explained beyond the baseline", "partial R²")
+    said(p[1], "gain in log-likelihood", "nats per time")
+
+
+@picture
 def _attention_patterns(p: Panels) -> None:
     found = "attention_patterns"
     layers = {f"layer@{n - 1}": f"layer {n}" for n in (1, 2, 8, 12)}

@@ -155,6 +155,7 @@ from lmdyn.analysis.words.acquisition import (
     late_variability,
     word_acquisition,
 )
+from lmdyn.analysis.words.choices import choice_accuracy
 from lmdyn.analysis.words.concentration import (
     attention_entropy,
     concentration,
@@ -180,6 +181,7 @@ from lmdyn.analysis.words.minimal_pairs import (
 )
 from lmdyn.analysis.words.ngram_counts import NgramCounts
 from lmdyn.analysis.words.ngram_models import NgramModels, NgramScores
+from lmdyn.analysis.words.reading import ReadingFit, reading_fit
 from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [
@@ -243,6 +245,7 @@ __all__ = [
     "Predictions",
     "PrincipalCourse",
     "ProbeResult",
+    "ReadingFit",
     "Recurrence",
     "Sigmoid",
     "SpectralLines",
@@ -279,6 +282,7 @@ __all__ = [
     "capture",
     "cca",
     "change_points",
+    "choice_accuracy",
     "closed_orbit_rate",
     "clumping_p_value",
     "cluster_means",
@@ -371,6 +375,7 @@ __all__ = [
     "random_plane",
     "rankme",
     "rbf_kernel",
+    "reading_fit",
     "reading_of",
     "relative_change",
     "repeated_tokens",

@@ -30,16 +30,13 @@ class From:
 
 
 @dataclass(frozen=True)
-class Above:
+class Above(From):
     """Range of a number in an annotation, ends excluded: ``Annotated[float, Above(0)]``.
 
     Attributes:
         low: number below all values.
         high: number above all values.
     """
-
-    low: float | int
-    high: float | int = math.inf
 
     def __contains__(self, value: float) -> bool:
         return self.low < value < self.high
@@ -78,7 +75,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin is Annotated:
         value = _checked(name, value, args[0])
         for rule in args[1:]:
-            if isinstance(rule, (From, Above)) and value not in rule:
+            if isinstance(rule, From) and value not in rule:
                 raise ValueError(f"{name} is {value!r}: expected {rule}")
         return value
     if origin in (Union, UnionType):

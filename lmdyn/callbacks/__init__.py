@@ -41,9 +41,11 @@ from lmdyn.callbacks.training.forked_from import ForkedFrom
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.weights.weight_spectra import WeightSpectra
+from lmdyn.callbacks.words.choices import Choices
 from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.minimal_pairs import MinimalPairs
 from lmdyn.callbacks.words.ngram_divergence import NgramDivergence
+from lmdyn.callbacks.words.reading import Reading
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.surprisals import Surprisals
 from lmdyn.callbacks.words.token_learning import TokenLearning
@@ -57,6 +59,7 @@ __all__ = [
     "AttentionPatterns",
     "Checkpoint",
     "Checkpoints",
+    "Choices",
     "Curvature",
     "DepthPerformance",
     "DiagnosticProbe",
@@ -88,6 +91,7 @@ __all__ = [
     "ProbeSet",
     "Progress",
     "Quantity",
+    "Reading",
     "Reference",
     "Run",
     "RunState",

@@ -52,7 +52,7 @@ class AmongSeeds(Number):
         Raises:
             NotMeasured: always.
         """
-        raise NotMeasured("it is a number of several seeds at once, and was asked of the runs of one")
+        raise NotMeasured("this number requires runs of several seeds, got those of one")
 
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
@@ -69,7 +69,7 @@ class AmongSeeds(Number):
                 answer[seed] = error
         if len(found) < FEWEST_MODELS:
             few = NotMeasured(
-                f"{len(found)} models have it: {FEWEST_MODELS} or more are compared, each with each"
+                f"{len(found)} models have this number: pairs of {FEWEST_MODELS} or more models are compared"
             )
             answer |= dict.fromkeys(found, few)
             return {seed: answer[seed] for seed in groups}

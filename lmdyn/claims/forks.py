@@ -58,7 +58,7 @@ class ForkEffect(Number):
         ends = [int(rows.table(runs)["step"].iloc[-1]) for rows in sides]
         if ends[0] != ends[1]:
             raise NotMeasured(
-                f"{several[0].name} is observed until step {ends[0]} and {several[1].name} until {ends[1]}"
+                f"{several[0].name} is observed until step {ends[0]}, but {several[1].name} until {ends[1]}"
             )
         a, b = (At(rows).of(runs) for rows in sides)
         return _compared(a, b, log=self.log)

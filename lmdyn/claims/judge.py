@@ -210,7 +210,7 @@ def _unfinished(
         for seed, end in ends.items():
             if end < 0.9 * max(ends.values()):
                 found[seed] = NotMeasured(
-                    f"observed until step {end}, others until {max(ends.values())}: it is not finished"
+                    f"observed until step {end}, other seeds until {max(ends.values())}: the run is not finished"
                 )
     return found
 
@@ -223,14 +223,14 @@ def _missing(missing: Mapping[SeedPair, NotMeasured], study: Study, claim: Claim
         message = "observed in other conditions only" if some and of_others else str(error)
         # the same but for the runs' names; of other conditions, those that exist are listed for the first seed only
         alike = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)
-        alike = message.partition("; there are, ")[0] if of_others else alike
+        alike = message.partition("; observers of the runs: ")[0] if of_others else alike
         by_message.setdefault(alike, (message, []))[1].append(str(seed))
     told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:
         told = [*told[:3], f"… and {len(told) - 3} more"]
     observers = ", ".join(sorted({name.partition("/")[0] for name in claim.reads()}))
     command = claim.measured_by or study.measured_by or f"lmdyn analyze RUN --config FILE, with {observers}"
-    return [*(told or ["there are no runs"]), f"measured by: {command}"]
+    return [*(told or ["no runs were given"]), f"measured by: {command}"]
 
 
 def _used(
@@ -338,7 +338,7 @@ def _undecided(parts: Sequence[PartJudgement]) -> Iterator[str]:
     """Yield sentences that say why a claim is undecided."""
     n = parts[0].n
     if n < FEWEST:
-        yield f"{n} seed{'s' * (n > 1)}: {FEWEST} or more decide"
+        yield f"{n} seed{'s' * (n > 1)}: a verdict requires {FEWEST} or more"
         return
     for part in (p for p in parts if p.verdict == "undecided" and p.interval is not None):
         label = f"{part.label}: " if part.label else ""

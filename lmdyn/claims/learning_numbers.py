@@ -37,7 +37,7 @@ class Over(Rows):
 
     def __post_init__(self) -> None:
         if self.over == "site" and self.site:
-            raise ValueError(f"over all sites, or at {self.site!r}: give one of them")
+            raise ValueError(f"over='site' and site={self.site!r} exclude each other: give one of them")
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return one value per step; see :meth:`Rows.table`."""
@@ -240,11 +240,11 @@ class Agreement(Number):
         (step, a), (other, b) = (self._cells(rows, runs) for rows in (self.rows, self.other))
         if step != other:
             raise NotMeasured(
-                f"{self.rows.observer} was observed at step {step} by the one, and {other} by the other"
+                f"{self.rows.observer} was observed at step {step} in one run, and at {other} in the other"
             )
         if not a.index.equals(b.index):
             differ = sorted(map(str, a.index.symmetric_difference(b.index)))
-            raise NotMeasured(f"{self.rows.observer} has different cells in the two: {', '.join(differ[:8])}")
+            raise NotMeasured(f"{self.rows.observer}: both runs differ in the cells {', '.join(differ[:8])}")
         there = ~(a.eq(0) & b.eq(0))
         a, b = a[there], b[there]
         if a.empty or a.isna().any() or b.isna().any():

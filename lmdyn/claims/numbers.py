@@ -131,7 +131,7 @@ class At(Number):
             return len(steps) - 1
         if isinstance(self.step, int):
             if self.step not in steps:
-                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}: it did {steps}")
+                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}, but {steps}")
             return steps.index(self.step)
         wanted = cast(float, self.step) * steps[-1]
         nearest = min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))

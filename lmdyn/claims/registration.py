@@ -55,11 +55,11 @@ def inspected_words(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> 
         run.seeds.init for run in runs if study.was_inspected(run.seeds.init, run.condition, claim.inspected)
     }
     said = []
-    for seeds, what in ((early, "claims were said"), (late - early, "claim was said as it is")):
+    for seeds, what in ((early, "claims were stated"), (late - early, "claim was stated in this form")):
         if seeds:
             named = ", ".join("?" if s is None else str(s) for s in sorted(seeds, key=lambda s: s or 0))
-            are = f"seeds {named} are those" if len(seeds) > 1 else f"seed {named} is that"
-            said.append(f"{are} of runs that were seen before the {what}")
+            of = f"seeds {named}" if len(seeds) > 1 else f"seed {named}"
+            said.append(f"runs of {of} were inspected before the {what}")
     return said
 
 
@@ -67,7 +67,7 @@ def _not_registered(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> 
     known = {run.name: run.registered.get(study.name, {}).get(claim.name) for run in runs}
     never = [name for name, found in known.items() if found is None]
     changed = [name for name, found in known.items() if found not in (None, claim.fingerprint)]
-    for said, names in (("not said before it was measured", never), ("changed since it was said", changed)):
+    for said, names in (("not registered before the runs", never), ("changed after registration", changed)):
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            yield f"{said} in {', '.join(names[:4])}{more}"
+            yield f"{said}: {', '.join(names[:4])}{more}"

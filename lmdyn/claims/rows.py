@@ -365,7 +365,7 @@ def _without_forks(found: Sequence[tuple[ObservedRun, str]]) -> list[tuple[Obser
         several = [run for run, _ in found]
         told = "; ".join(differences(several)) or "their conditions are equal"
         raise NotMeasured(
-            f"these are forks, and the run itself is not among them: {', '.join(r.name for r in several)} ({told}); "
+            f"all of these runs are forks, without the run itself: {', '.join(r.name for r in several)} ({told}); "
             "give the run, or the forks of one setting"
         )
     return kept
@@ -376,4 +376,4 @@ def _there(runs: Sequence[ObservedRun]) -> str:
         f"{run.name}: {', '.join(sorted({n.rpartition('.')[2] for n in run.observers().values()})) or 'none'}"
         for run in runs
     ]
-    return f"there are, {'; '.join(told[:4])}{' …' if len(told) > 4 else ''}"
+    return f"observers of the runs: {'; '.join(told[:4])}{' …' if len(told) > 4 else ''}"

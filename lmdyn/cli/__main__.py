@@ -84,6 +84,7 @@ _COMMANDS = {
     "predict": "collect predictions of a checkpoint     predict --config FILE --ckpt_path CHECKPOINT",
     "prepare": "encode the data before a run            prepare --config FILE [--tokenizer DIR]",
     "analyze": "replay observers over checkpoints       analyze RUN [--observe NAME …] [--config FILE] [--shard i/n]",
+    "babylm": "evaluate as the BabyLM challenge does   babylm MODEL [--data evaluation_data]",
     "report": "draw the figures of a run               report RUN",
     "phases": "find change points of curves, in order  phases RUN … [--select PATTERN …] [--page DIR] [--map]",
     "fork": "continue a run with other settings      fork RUN --step K [--set KEY=VALUE …] [--data-seed N]",

@@ -42,7 +42,7 @@ from lmdyn.cli.trust.untrusted import imports_restored, refuse_others
 from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.runs.atomic_files import make_writable, remove_unfinished
 from lmdyn.runs.checkpoint_files import read_checkpoint, updates_in
-from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
+from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, name_amounts, stamp
 from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.store import ObservationStore
@@ -159,16 +159,21 @@ def analyze(
             log.warning("%s", sentence)
     module.to(device)
     weights = WeightsRecord(out)
-    stamps = {s: paths.stamp(s) if isinstance(paths, HubCheckpoints) else stamp(paths[s]) for s in paths}
+    if isinstance(paths, HubCheckpoints):
+        names, stamps = (
+            {s: paths.model(s)[1] or paths.name for s in paths},
+            {s: paths.stamp(s) for s in paths},
+        )
+    else:
+        names, stamps = {s: paths[s].name for s in paths}, {s: stamp(paths[s]) for s in paths}
+    amounts = {s: name_amounts(name) for s, name in names.items()}
     there = {step: [o for o in every if o.store.has(step)] for step, every in asked.items()}
     lacking = {o for step, every in asked.items() for o in every if o not in there[step]}
     backlog = Backlog(there if loggers and settings else {}, shard)  # without loggers, nothing is read again
     shows_existing = bool(backlog)
     logged = [o for o in observers if shows_existing or o in lacking]
     own_loggers = make_loggers(settings) if logged else []  # otherwise they would receive nothing
-    raise_or_warn(
-        "this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu")
-    )
+    raise_or_warn("this replay", foreseen_of_replay(observers, list(paths)), torch.device("cpu"))
     session = begin_session(out, command, device, of=folder) if lacking else None
     if lacking and not subject.own:
         seen = next((o for o in observers if o.reads_data), None)
@@ -183,7 +188,7 @@ def analyze(
         try:
             bounded = (fetched.done,) if isinstance(fetched, Downloads) else ()
             with ReadAhead(fetched, fits, known, *bounded) as reading:
-                Replay(work, reading, module, own_loggers, backlog, weights, stamps, first).run()
+                Replay(work, reading, module, own_loggers, backlog, weights, stamps, amounts, first).run()
         finally:
             if isinstance(fetched, Downloads):
                 fetched.close()
@@ -197,11 +202,7 @@ def analyze(
     for sentence in weights.audit(stamps):
         log.warning("weights audit: %s", sentence)
     n_there = sum(map(len, there.values()))
-    now = sum(o.store.path(step).exists() for step, every in asked.items() for o in every)
-    by_others = now - n_there - work.made
-    more = f", {by_others} were made by other workers" if by_others > 0 else ""
-    more += f" ({work.dropped} of them also by this worker, and discarded)" if work.dropped else ""
-    log.info("%d observations made, %d existed already%s", work.made, n_there, more)
+    log.info("%d observations made, %d existed already", work.made, n_there)
     work.raise_failures()
     return work.made
 
@@ -230,12 +231,9 @@ def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapp
         return subject.paths
     from lmdyn.models.pretrained import cached_folder
 
-    slots = max(1, keep // shard[1])
-    log.info(
-        "--keep: at most %d downloaded checkpoints of this worker are in the cache at once, in addition to the first",
-        slots,
-    )
-    return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), slots)
+    if keep < (least := 2 * shard[1]):  # the observed one, and the next one
+        raise ValueError(f"--keep {keep}: expected at least {least}, two for each of {shard[1]} workers")
+    return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE))
 
 
 def _asked(
@@ -253,20 +251,23 @@ def _asked(
         if not any(fnmatch.filter(of_one, pattern) for of_one in called.values()):
             near = did_you_mean(pattern, [name for of_one in called.values() for name in of_one]) or ";"
             raise ValueError(
-                f"--only: no observer {pattern!r} is configured{near} configured observers: {', '.join(names)}"
+                f"--only: no observer {pattern!r} is configured{near} use --observe, or one of {', '.join(names)}"
             )
     chosen = [o for o in observers if not only or any(fnmatch.filter(called[o], p) for p in only)]
     last = max(subject.paths)
+    if scheduled and (of := [o.name for o in chosen if o.schedule.amounts]):
+        raise ValueError(
+            f"--scheduled: {', '.join(of)}: amounts of text name no checkpoints: omit --scheduled, or name steps"
+        )
 
     def due(observer: Observer, step: int) -> bool:
-        return step in observer.schedule or (observer.schedule.last and step == last)
+        return (
+            bool(observer.schedule.amounts)
+            or step in observer.schedule
+            or (observer.schedule.last and step == last)
+        )
 
     asked = {step: [o for o in chosen if not scheduled or due(o, step)] for step in subject.paths}
-    if beside := sum(not due(o, step) for step, called in asked.items() for o in called):
-        log.info(
-            "each observer runs at every checkpoint: %d observations are not in its schedule (--scheduled omits them)",
-            beside,
-        )
     return chosen, asked
 
 
@@ -339,8 +340,8 @@ def _attach(
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         if not subject.own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):
             raise ValueError(
-                f"no tokenizer next to the weights, and {type(datamodule).__name__} would create its own: "
-                "save the one that the model was trained with there (tokenizer.save_pretrained), or give "
+                f"no tokenizer next to the weights, and {type(datamodule).__name__} would create another: "
+                "save the model's tokenizer there (tokenizer.save_pretrained), or give "
                 "data.init_args.tokenizer"
             )
         if tokenizer is not None and offers(datamodule, HasTokenizer):
@@ -360,7 +361,7 @@ def end_tokens(data: Sequence[Any]) -> list[str]:
     written = {type(one).__name__ for one in texts if getattr(one, "hparams", {}).get("eos") is True}
     return [
         f"{name}: the tokenizer's end token follows each document or sentence (`eos: true`). A model that has not "
-        "learned it there has a higher loss, and other activations, for that reason alone: set `eos: false` to read "
+        "learned end tokens has a higher loss and other activations with them: set `eos: false` to read "
         "the text as it is"
         for name in sorted(written)
     ]

@@ -2,25 +2,20 @@
 
 import json
 import logging
-import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.batches import rows_at
-from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of
+from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.findings import Cost, Finding, beyond_memory, expected
-from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_words, most_allocated
+from lmdyn.callbacks.observing.memory import free_disk, free_memory, in_words
 from lmdyn.callbacks.observing.module_reading import read_module
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
@@ -28,7 +23,7 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, reported, split_loader
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
-from lmdyn.cli.parsing.errors import causes, place_in_users_code
+from lmdyn.cli.parsing.errors import place_in_users_code
 from lmdyn.cli.training import preflight
 from lmdyn.cli.training.preflight import foreseen_of_replay, foreseen_of_training, held_together
 
@@ -43,7 +38,7 @@ class Line:
 
     Attributes:
         verdict: ``ok``; ``warning``, some numbers will be missing; ``error``, it fails or the number is wrong;
-            ``not checked``, for lack of a connection or of a run.
+            ``not checked``, on another device.
         whose: subject of the line: a configuration or command, and the part of it.
         says: what was expected and got, and the remedy.
     """
@@ -56,39 +51,27 @@ class Line:
         return f"{self.verdict}: {self.whose}: {self.says}"
 
 
-def check(
-    args: Sequence[str], overlays: Sequence[str] = (), *, scheduled: bool = False, as_json: bool = False
-) -> bool:
+def check(args: Sequence[str], overlays: Sequence[str] = (), *, as_json: bool = False) -> bool:
     """Check a training and a replay of it, and write the lines. Nothing is trained, and no run folder is written to.
 
     Args:
         args: arguments of ``fit``: ``--config FILE … --model.… VALUE``.
         overlays: files that ``analyze`` will apply on top of the run's configuration.
-        scheduled: as in ``analyze``.
         as_json: whether to write the lines to the standard output as a JSON list of objects.
 
     Returns:
-        Whether something was checked without an error.
+        Whether there is no error.
     """
     lines, built = check_training(args, "fit")
     if overlays and built is not None:
-        lines += check_replay(built, args, overlays, "analyze", scheduled=scheduled)
+        lines += check_replay(built, args, overlays, "analyze")
     return _written(lines, as_json=as_json)
 
 
 def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
-    """Write the lines, and return whether something was checked without an error.
-
-    If all lines are *not checked*, an additional line says so: otherwise a script that reads only the exit status
-    would take an unreachable hub for a correct configuration.
-    """
+    """Write the lines, and return whether there is no error among them."""
     number = Counter(line.verdict for line in lines)
     errors, unknown = number["error"], number["not checked"]
-    nothing = bool(lines) and unknown == len(lines)
-    if nothing:
-        downloads = any(line.says.startswith(_DOWNLOAD) for line in lines)
-        why = "the hub cannot be reached" if downloads else "see the lines above"
-        lines = [*lines, Line("not checked", "check", f"nothing was checked: {why}")]
     if as_json:
         sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
     else:
@@ -96,24 +79,15 @@ def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
             log.info("%s", line)
         more = f", not checked: {unknown}" if unknown else ""
         log.info("errors: %d, warnings: %d%s", errors, number["warning"], more)
-    return not errors and not nothing
-
-
-_DOWNLOAD = "a download: "
-_UNREACHABLE = {"ConnectError", "ConnectTimeout", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
-_UNREACHABLE_SIGNS = re.compile(
-    "cannot be reached|cannot be listed|couldn't connect|Couldn't reach|offline mode|Name or service not known"
-)
+    return not errors
 
 
 def _line(whose: str, finding: Finding) -> Line:
-    if finding.error is not None and (line := _failed(whose, finding.error)).verdict == "not checked":
-        return line
     return Line("error" if finding.stops else "warning", whose, " ".join(str(finding).split()))
 
 
 def _failed(whose: str, error: Exception) -> Line:
-    """Convert an error to a line; an error for lack of a connection only means that something was not checked."""
+    """Convert an error to a line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, OSError)):
         text = f"{type(error).__name__}: {text}"
@@ -121,9 +95,6 @@ def _failed(whose: str, error: Exception) -> Line:
         text += f" (paths are relative to {Path.cwd()})"
     if where := place_in_users_code(error):
         text += f" (raised at {where})"
-    kinds = {type(cause).__name__ for cause in (*causes(error), error.__context__)}
-    if kinds & _UNREACHABLE or _UNREACHABLE_SIGNS.search(text):
-        return Line("not checked", whose, f"{_DOWNLOAD}{text}")
     return Line("error", whose, text)
 
 
@@ -156,12 +127,7 @@ def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built |
     parts = (built.callbacks, built.module, built.plan, built.folder, built.optimizers)
     findings, states = foreseen_of_training(*parts)
     lines += [*observed, *(_line(f"{whose}: run", finding) for finding in findings)]
-    batch = training_batch(built.module, built.data)
-    if batch is None:
-        why = "of a training batch: there is no batch, or the model has no logits"
-        lines.append(Line("not checked", f"{whose}: memory", why))
-    at_once = max([] if batch is None else [batch], costs, key=lambda held: sum(c.memory for c in held))
-    said, needs = _of_memory(built, [states, *at_once], whose)
+    said, needs = _of_memory(built, [states, *costs], whose)
     lines += said
     if not any(line.verdict == "error" for line in lines):
         said_ok = "; ".join([*brief, needs, _of_disk(built, states)])
@@ -174,8 +140,6 @@ def check_replay(
     args: Sequence[str],
     overlays: Sequence[str],
     whose: str,
-    *,
-    scheduled: bool = False,
 ) -> list[Line]:
     """Check what ``analyze`` would observe for a run that may not exist yet.
 
@@ -184,7 +148,6 @@ def check_replay(
         args: the arguments with which it was built.
         overlays: files applied on top of its configuration.
         whose: the command, for the lines.
-        scheduled: as in ``analyze``.
     """
     try:
         callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
@@ -200,9 +163,7 @@ def check_replay(
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
         saved = Path(folder) / "checkpoints"
         there = {step: saved / f"step={step:09d}.ckpt" for step in steps}
-        if any(
-            map(preflight.own_references, replayed.observers)
-        ):  # untrained weights take the place of checkpoints
+        if any(map(preflight.own_references, replayed.observers)):  # untrained weights stand for checkpoints
             saved.mkdir()
             first, *others = there.values()
             torch.save({"state_dict": built.module.state_dict()}, first)
@@ -210,7 +171,7 @@ def check_replay(
                 path.hardlink_to(first)
         run = Run(built.folder, built.tokenizer, built.counts, built.data, there, saved)
         observed, costs = _of_observers(replayed, run, whose)
-    found = foreseen_of_replay(replayed.observers, steps, scheduled=scheduled)
+    found = foreseen_of_replay(replayed.observers, steps)
     said, needs = _of_memory(built, costs, whose)
     lines = [*observed, *(_line(f"{whose}: run", f) for f in found), *said]
     if not any(line.verdict == "error" for line in lines):
@@ -266,50 +227,6 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], list[
     return lines, held_together(costs)
 
 
-def training_batch(module: nn.Module, data: Any) -> Cost | None:
-    """Measure the memory of the passes of a training batch on the CPU, from its first rows.
-
-    The loss is the module's own ``losses(batch)``, as in :class:`~lmdyn.models.MaskedLanguageModel`, otherwise one of
-    the logits of all positions, as for a causal model. Parameters, gradients and random states do not change.
-
-    Args:
-        module: the model with its layers.
-        data: the datamodule after setup.
-
-    Returns:
-        The memory; None if there is no batch, or if the module has its own calling convention.
-    """
-    gradients = [p.grad for p in module.parameters()]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)  # training never uses it
-        with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
-            batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
-            rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            one, two = (most_allocated(partial(_passes, module, batch, most)) for most in (1, 2))
-    except Exception as error:  # the user's training_step may call the module differently
-        log.debug("the cost of a training batch is unknown: %s", error)
-        return None
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-    own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    memory = max(0, one - own) + (rows - 1) * max(0, two - one)
-    return Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
-
-
-def _passes(module: nn.Module, batch: dict[str, Any], most: int) -> None:
-    """Forward and backward pass of the first rows, with gradients of the parameters."""
-    first = rows_at(batch, slice(most))
-    module.zero_grad(set_to_none=True)
-    try:
-        loss = torch.stack(list(module.losses(first).values())).sum()  # type: ignore[operator] # any module
-    except Exception:  # it has no `losses(batch)`, or one with another meaning
-        loss = logits_of(call_module(module, first)).float().log_softmax(-1).sum()
-    loss.backward()
-
-
 def _of_memory(built: Built, held: Sequence[Cost], whose: str) -> tuple[list[Line], str]:
     """Return lines about memory that does not suffice or was not measured, and how much is needed of what is free."""
     device = device_of(built.module)
@@ -321,12 +238,13 @@ def _of_memory(built: Built, held: Sequence[Cost], whose: str) -> tuple[list[Lin
         lines.append(Line("not checked", f"{whose}: memory", why))
     there = free_memory(device)
     free = "" if there is None else f" of {in_words(there)} free here"
-    return lines, f"memory about {in_words(sum(c.memory for c in held))} in addition to the model{free}"
+    needed = in_words(sum(c.memory for c in held))
+    return lines, f"memory about {needed} in addition to the model and a batch{free}"
 
 
 def _of_disk(built: Built, states: Cost) -> str:
     size = parameter_bytes(built.module)
     if built.plan.updates is None:  # e.g. the training ends by a time budget
         return f"each checkpoint about {in_words(size)}, their number is unknown"
-    needed = preflight.disk_of_checkpoints(built.callbacks, size, states.memory, built.plan, built.folder)
+    needed = preflight.disk_of_checkpoints(built.callbacks, size, states.memory, built.plan)
     return f"checkpoints about {in_words(needed)} of {in_words(free_disk(built.folder))} free"

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def analyze(
             default: that of torchrun's or SLURM's environment, else 0/1
         scheduled: call each observer only at the steps of its schedule (the last checkpoint counts as its last step)
         keep: for a hub model: keep at most this number of downloaded checkpoints in the cache at a time, for all
-            workers together; each is deleted after it was observed. Checkpoints downloaded earlier are kept
+            workers together, at least two for each; each is deleted after it was observed. Checkpoints downloaded
+            earlier are kept
         status: only show which observations of the same command exist, and which are missing
         strict: stop at the first checkpoint that fails; default: go on with the others and report failures at the end
         untrusted: do not trust the run: its config.yaml may name only classes of lmdyn, optimizers of torch and two
@@ -67,8 +69,6 @@ def analyze(
         raise ValueError(
             "--keep applies to hub models, whose checkpoints are downloaded: give --revisions, or omit --keep"
         )
-    if keep is not None and keep < 1:
-        raise ValueError(f"--keep {keep}: expected a number of checkpoints, at least 1")
     if status and shard:
         raise ValueError("--status shows all shares: omit --shard")
     if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
@@ -96,7 +96,51 @@ def analyze(
         return
     observers = [part for path in config for part in ("--config", str(path))]
     written = [sys.executable, "-m", "lmdyn.cli", "report", str(out or run), *observers]
-    log.info("report: %s", shlex.join(written))
+    log.info("to write the report: %s", shlex.join(written))
+
+
+def babylm(
+    model: str,
+    *,
+    words: list[str],
+    data: Path | None = None,
+    backend: Literal["causal", "mlm", "mntp"] = "causal",
+    checkpoints: str | None = None,
+    revisions: str | None = None,
+    out: Path = Path("results"),
+    device: str | None = None,
+) -> None:
+    """Evaluate checkpoints as the BabyLM challenge of 2026 does, each loaded once, and write its files.
+
+    The fast sets are observed at each checkpoint, the full sets at the last one. OUT/MODEL/scores_BACKEND.csv has the
+    scores in the pipeline's exact form, faults included, and corrected. Tasks without data are left out.
+
+    Args:
+        model: a folder of chck_*, or a hub model
+        words: the command line.
+        data: the pipeline's folder evaluation_data; default: $BABYLM_DATA
+        backend: how texts are scored
+        checkpoints: folder or glob of checkpoints; default: MODEL
+        revisions: revisions of a hub model; default: chck_*
+        out: folder that receives the folder of the model; the same command goes on with what is missing there
+        device: cpu, cuda, …; default: cuda if available
+    """
+    if data is None and "BABYLM_DATA" not in os.environ:
+        raise ValueError("expected the pipeline's folder evaluation_data: give --data, or set BABYLM_DATA")
+    if data is not None:
+        os.environ["BABYLM_DATA"] = str(data.absolute())
+    from lmdyn.cli import babylm as challenge
+
+    folder = challenge.babylm(
+        model,
+        checkpoints=checkpoints,
+        revisions=revisions,
+        backend=backend,
+        out=out,
+        device=_device(device),
+        command=words,
+    )
+    log.info("the files of the pipeline: %s", folder)
 
 
 def _device(name: str | None) -> str:
@@ -254,7 +298,6 @@ def check(
     *,
     rest: list[str],
     replay: Sequence[str] = (),
-    scheduled: bool = False,
     json: bool = False,
 ) -> None:
     """Build data, model and observers as `fit` would, and report in one line each what would fail or be meaningless.
@@ -267,7 +310,6 @@ def check(
         rest: arguments as for ``fit``.
         replay: yaml that `analyze` will apply on top of the run's configuration: its observers are checked on the
             checkpoints that the run will have
-        scheduled: as in `analyze`: each observer at the steps of its schedule
         json: write the lines as JSON, for scripts
 
     Raises:
@@ -280,7 +322,7 @@ def check(
         raise ValueError(f"expected --config FILE{remedy * gone}")
     from lmdyn.cli import check as checks
 
-    good = checks.check(rest, replay, scheduled=scheduled, as_json=json)
+    good = checks.check(rest, replay, as_json=json)
     if not good:
         raise SystemExit(1)
 

@@ -317,8 +317,8 @@ class LmdynCLI(LightningCLI):
         if path is not None and is_sharded_checkpoint(Path(path)) and not isinstance(strategy, SHARDING):
             raise ValueError(
                 f"ckpt_path: {path} is a sharded checkpoint, but each rank holds the whole module here "
-                f"({type(strategy).__name__}): use the strategy of the run that wrote it (with any number of ranks; "
-                "its `save_distributed_checkpoint: false` writes single files)"
+                f"({type(strategy).__name__}): use the strategy of the run that wrote the checkpoint, on any number of "
+                "ranks. `save_distributed_checkpoint: false` of ModelParallelStrategy writes single files"
             )
 
     def _refuse_used_folder(self, folder: Path) -> None:
@@ -360,7 +360,7 @@ class LmdynCLI(LightningCLI):
         """Return the checkpoints from which a run can resume, in the order of steps."""
         found = [p for saver in self._full_savers for p in (folder / saver.folder).glob("step=*.ckpt")]
         for path in [p for p in found if p.is_dir() and not is_sharded_checkpoint(p)]:
-            log.warning("%s is a folder without a complete checkpoint: it is ignored", path)
+            log.warning("%s is ignored: the folder has no complete checkpoint", path)
             found.remove(path)
         return sorted(found, key=lambda path: checkpoint_step(path) or 0)
 
@@ -377,7 +377,7 @@ class LmdynCLI(LightningCLI):
             return
         self._failed = not _write_report(folder)
         for logger in self.trainer.loggers:
-            log.info("curves: %s", where_curves_are(logger))
+            log.info("to see the curves: %s", where_curves_are(logger))
 
     def _write_metrics(self, name: str) -> None:
         """Write the metrics to ``test.json``, which ``report`` shows, or ``validate.json`` in the run's folder."""
@@ -407,7 +407,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _write_report(folder: Path) -> bool:
     """Write the report of a run that was observed; log why there is none, and return False if that is a failure."""
     if not _holds_something(folder / "observations"):
-        log.warning("no report: nothing was observed at the steps of this training")
+        log.warning("no report: no observer was due at a step of this training; set another `schedule`")
         return True
     try:
         from lmdyn.cli.report import write_report

@@ -103,8 +103,8 @@ def fork(
     else:
         if is_sharded_checkpoint(origin):
             raise ValueError(
-                f"{origin} is a sharded checkpoint, but forks require a single file: the strategy's "
-                "`save_distributed_checkpoint: false` writes single files"
+                f"{origin} is a sharded checkpoint, but forks require a single file: "
+                "`save_distributed_checkpoint: false` of ModelParallelStrategy writes single files"
             )
         checkpoint = read_checkpoint(origin)
         if "optimizer_states" not in checkpoint:
@@ -289,7 +289,7 @@ def _check_end(checkpoint: Settings, trainer: Any) -> None:
         most = trainer.get(name)
         if most is not None and 0 <= most <= done:
             raise ValueError(
-                f"nothing is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
+                f"no update is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
                 f"raise it, --set trainer.{name}={done + 1}"
             )
 

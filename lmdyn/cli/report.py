@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from lmdyn.cli.pages.observer_section import (
     DrawnSection,
     Find,
     ObserverSection,
-    ReadOnce,
     data_of,
     draw_parts,
+    figure_rows,
     known_observer,
 )
 from lmdyn.cli.pages.overview import conditions, facts_table, final_table, known_facts, run_names, trained
@@ -33,6 +33,7 @@ from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
 from lmdyn.runs.observed_run import RunFolder
+from lmdyn.runs.provenance import read_record
 from lmdyn.runs.yaml_files import read_yaml
 
 _NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
@@ -112,46 +113,47 @@ def write_report(
         for one in every:
             name = one.folder.name
             base = out / f"{prefix[run]}{name}"
-            section = ObserverSection(one, run, base, name in together, find, most_values)
-            made[run][name] = section.make()
+            made[run][name] = ObserverSection(one, run, base, name in together, find, most_values).make()
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     title = ", ".join(names[run] for run in runs[:3]) + more
     mixed, condition = _mixed(shared), conditions({names[run]: run for run in observed})
-    of_all = conditions({name: run for run, name in names.items()})
-    final = final_table({names[run]: of_run for run, of_run in made.items()}, of_all, mixed)
+    final = final_table({names[run]: of_run for run, of_run in made.items()}, condition, mixed)
     facts = {names[run]: known_facts(run, list(made.get(run, {}).values())) for run in runs}
-    pages = (CLAIMS_PAGE, PHASES_PAGE)
-    beside = [Path(p).stem for p in pages if (out / p).is_file()]
-    contents = [Place("top", "overview"), *(Place(name, name) for name in beside)]
-    cards_of = _Together(names, condition, made, mixed)
-    cards = [cards_of.loss()]
-    contents += [Place("loss", "loss")] if cards[0] else []
-    for name, of_runs in shared.items() if several else ():
-        if len(of_runs) > 1:
-            contents.append(Place(f"together {name}", f"{name.replace('_', ' ')}, all runs"))
+    cards: dict[Place, str] = {}
+    if with_loss := {name for of_run in made.values() for name, one in of_run.items() if one.loss}:
+        sections = {names[run]: one for run, of_run in made.items() for one in of_run.values() if one.loss}
+        mixed_loss = mixed & with_loss
+        cards[Place("loss", "loss")] = _card("loss", "loss", sections, condition, mixed_loss, quantity="loss")
+    found = {name for of_run in made.values() for name, one in of_run.items() if one.learned}
+    # cards without a finding come last
+    for name, of_runs in sorted(shared.items(), key=lambda item: item[0] not in found):
+        sections = {names[run]: made[run][name] for run in of_runs}
+        words = name.replace("_", " ")
+        if not several:
+            (section,) = sections.values()
+            cards[Place(section.anchor, words)] = section.html
+        elif len(of_runs) > 1:
+            place = Place(f"together {name}", f"{words}, all runs")
             more = _of_all_runs(name, of_runs, out, find if name in together else None)
-            cards.append(cards_of.observer(name, of_runs, more))
-    if not several:
-        cards += [one.html for of_run in made.values() for one in of_run.values()]
-    top = part("top", title, trained(facts), "".join(cards), facts_table(facts), final)
-    parts = [top, *(linked(out, p) for p in pages)]
+            cards[place] = _card(*place[:2], sections, condition, mixed & {name}, more=more)
+    below: dict[Place, str] = {}
     if len(runs) > 1:
-        contents.append(Place("configurations", "configurations"))
-        parts.append(part("section", "configurations", "", _configurations(names, out)))
-    for run in observed:
-        body = part("cards", "".join(one.html for one in made[run].values())) if several else ""
-        inner = [Place(one.anchor, name.replace("_", " "), several) for name, one in made[run].items()]
+        configurations = part("section", "configurations", "", _configurations(names, out))
+        below[Place("configurations", "configurations")] = configurations
+    for run, of_run in made.items():
+        body = part("cards", "".join(one.html for one in of_run.values())) if several else ""
         if (run / "config.yaml").exists():
-            anchor = f"configuration {names[run]}"
-            body += part("heading", anchor, "configuration") + part("folded", "config.yaml", _tidy_yaml(run))
-            inner.append(Place(anchor, "configuration", several))
-        contents += [*([Place(f"run {names[run]}", names[run])] if several else []), *inner]
-        parts.append(
-            part("run" if several else "section", f"run {names[run]}", names[run] if several else "", body)
-        )
+            body += part("folded", "config.yaml", _tidy_yaml(run))
+        place = Place(f"run {names[run]}", names[run] if several else "configuration")
+        if body:
+            below[place] = part("run" if several else "section", *place[:2], body)
     if tested:
-        contents.append(Place("test", "test"))
-        parts.append(_test_table({names[run]: run for run in tested}))
+        below[Place("test", "test")] = _test_table({names[run]: run for run in tested})
+    pages = (CLAIMS_PAGE, PHASES_PAGE)
+    beside = [Place(Path(p).stem, Path(p).stem) for p in pages if (out / p).is_file()]
+    contents = [Place("top", "overview"), *beside, *cards, *below]
+    top = part("top", title, trained(facts), "".join(cards.values()), facts_table(facts), final)
+    parts = [top, *(linked(out, p) for p in pages), *below.values()]
     path = out / REPORT_PAGE
     # names may hold halves of characters
     whole = page(f"lmdyn: {title}", parts, contents).encode("utf-8", "replace")
@@ -161,10 +163,6 @@ def write_report(
 
 def _observed(run: Path, most: int | None) -> list[DrawnObservations]:
     """Return the observations of a run."""
-    if not run.exists():
-        raise FileNotFoundError(
-            f"there is no {run}: expected the folder of a run, which contains observations/"
-        )
     found = drawn_observations(run, most)
     if not found:
         raise FileNotFoundError(
@@ -191,89 +189,52 @@ def _mixed(shared: Mapping[str, _Shared]) -> set[str]:
     return mixed
 
 
-@dataclass(frozen=True)
-class _Together:
-    """Cards of all runs of a report.
+def _card(
+    anchor: str,
+    title: str,
+    sections: Mapping[str, DrawnSection],
+    condition: Mapping[str, str],
+    mixed: Collection[str],
+    *,
+    quantity: str = "",
+    more: str = "",
+) -> str:
+    """Return the card of an observer of several runs.
 
-    Attributes:
-        names: names of the runs.
-        condition: the condition of each name: runs of one condition differ in seeds.
-        made: sections of each run, by observer.
-        mixed: observers whose settings differ between runs: they have no means.
+    Args:
+        anchor: its place in the page.
+        title: its title.
+        sections: the observer's section of each run.
+        condition: the condition of each run: runs of one condition differ in seeds.
+        mixed: observers whose settings differ between runs: these have no means.
+        quantity: name of a quantity instead of the headline.
+        more: what is folded.
     """
-
-    names: Mapping[Path, str]
-    condition: Mapping[str, str]
-    made: Mapping[Path, Mapping[str, DrawnSection]]
-    mixed: Set[str]
-
-    def loss(self) -> str:
-        """Return the card of the loss of the runs that recorded it; empty if none did."""
-        found = {run: (name, one) for run, of in self.made.items() for name, one in of.items() if one.loss}
-        sections = {run: one for run, (_, one) in found.items()}
-        if not found:
-            return ""
-        return self._card("loss", "loss", sections, {name for name, _ in found.values()}, "loss")
-
-    def observer(self, name: str, runs: Collection[Path], more: str) -> str:
-        """Return the card of an observer of several runs."""
-        sections = {run: self.made[run][name] for run in runs}
-        return self._card(f"together {name}", f"{name}, all runs", sections, {name}, more=more)
-
-    def _card(
-        self,
-        anchor: str,
-        title: str,
-        sections: Mapping[Path, DrawnSection],
-        observers: Collection[str],
-        quantity: str = "",
-        more: str = "",
-    ) -> str:
-        mixed = not self.mixed.isdisjoint(observers)
-        several = len(sections) > 1
-        sources = [
-            {
-                "data": data_of(one.anchor),
-                "run": self.names[run] if several else "",
-                "independent": not self.condition[self.names[run]].endswith(("seed)", "seeds)")),
-                "condition": (self.names[run] if mixed else self.condition[self.names[run]])
-                if several
-                else "",
-            }
-            for run, one in sections.items()
-        ]
-        found = _mean_finding(list(sections.values()), quantity)
-        if several and found:
-            mean = len({one["condition"] for one in sources}) == 1
-            recorded_by = sum(_measured(one) for one in sections.values())
-            seeds = re.search(r"\(\d+ seeds?\)$", str(sources[0]["condition"]))
-            said = f"Mean of {recorded_by} runs{f' {seeds[0]}' if seeds else ''}. {found.sentence}"
-            found = replace(
-                found,
-                sentence=said if mean else _NO_MEAN.format("settings" if mixed else _different(sections)),
-            )
-        begin = {"begin": found.begin} if found else {}
-        return card(anchor, title, found, part("chart", [one | begin for one in sources], title), more)
+    several = len(sections) > 1
+    named = {run: "" if not several else run if mixed else condition[run] for run in sections}
+    sources = [
+        {
+            "data": data_of(one.anchor),
+            "run": run if several else "",
+            "independent": not condition[run].endswith(("seed)", "seeds)")),
+            "condition": named[run],
+        }
+        for run, one in sections.items()
+    ]
+    found = _mean_finding(list(sections.values()), quantity)
+    if several and found:
+        seeds = re.search(r"\(\d+ seeds?\)$", next(iter(named.values())))
+        number = f"{sum(map(_measured, sections.values()))} runs{f' {seeds[0]}' if seeds else ''}"
+        mean = f"Mean of {number}. {found.sentence}"
+        found = replace(found, sentence=mean if len(set(named.values())) == 1 else _NO_MEAN)
+    begin = {"begin": found.begin} if found else {}
+    return card(anchor, title, found, part("chart", [one | begin for one in sources], title), more)
 
 
 _NO_MEAN = (
-    "These runs have no mean, since they differ in {}, not only in seeds. Each condition has its own line."
+    "These runs have no mean, since they differ not only in seeds (see configurations). Each condition has its own "
+    "line."
 )
-
-
-def _different(runs: Collection[Path]) -> str:
-    """Return three of the entries in which the conditions of runs differ."""
-    known = pd.DataFrame(list(_known_conditions(runs)), dtype=object)
-    names = [str(c).rpartition(".")[2] for c in known if len({repr(value) for value in known[c]}) > 1]
-    return ", ".join(dict.fromkeys(names[:3])) or "models or data"
-
-
-def _known_conditions(runs: Collection[Path]) -> Iterator[Mapping[str, Any]]:
-    for run in runs:
-        condition: Mapping[str, Any] = {}
-        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
-            condition = RunFolder(run).condition
-        yield condition
 
 
 def _mean_finding(sections: Sequence[DrawnSection], quantity: str = "") -> Finding | None:
@@ -308,7 +269,13 @@ def _of_all_runs(
     if find is None:
         return told
     observer = find(next(iter(of_runs.values())).folder)
-    drawings = draw_parts(observer, ReadOnce(of_runs), settings[0], out / name)
+
+    def read(rows: Any = None) -> pd.DataFrame:
+        return pd.concat(
+            [one.read(rows).assign(run=str(run)) for run, one in of_runs.items()], ignore_index=True
+        )
+
+    drawings = draw_parts(observer, partial(read, figure_rows(observer)), read, settings[0], out / name)
     return told + part("folded", "All figures and tables", rows="".join(drawings))
 
 
@@ -323,7 +290,10 @@ def _different_settings(
 
 def _configurations(names: Mapping[Path, str], out: Path) -> str:
     """Return the differences between the conditions of the runs: model, data and trainer; empty if none is known."""
-    known = dict(zip(names.values(), _known_conditions(names), strict=True))
+    known: dict[str, Mapping[str, Any]] = {name: {} for name in names.values()}
+    for run, name in names.items():
+        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
+            known[name] = RunFolder(run).condition
     if not any(known.values()):
         return ""
     table = pd.DataFrame(list(known.values()), dtype=object)
@@ -334,24 +304,12 @@ def _configurations(names: Mapping[Path, str], out: Path) -> str:
 
 def _test_table(runs: Mapping[str, Path]) -> str:
     """Return the results of ``lmdyn test``, a row for each run."""
-    numbers = {name: _tested(run / "test.json") for name, run in runs.items()}
-    found = (item for one in numbers.values() for item in one.items())
-    metrics = list(dict.fromkeys(name for name, value in found if isinstance(value, float)))
+    numbers = {name: read_record(run / "test.json") for name, run in runs.items()}
+    every = (item for one in numbers.values() for item in one.items())
+    metrics = dict.fromkeys(name for name, value in every if isinstance(value, float))
     head = ["run", *(name.removeprefix("test_") for name in metrics)]
-    rows = [[run, *(one.get(name) for name in metrics)] for run, one in numbers.items()]
-    return f"{part('heading', 'test', 'test')}{html_table(head, rows)}"
-
-
-def _tested(path: Path) -> dict[str, Any]:
-    """Return the content of a file of ``lmdyn test``."""
-    try:
-        numbers = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(numbers, dict):
-            return numbers
-        why = "contains no numbers by name"
-    except (ValueError, RecursionError) as error:
-        why = f"cannot be read ({error})"
-    raise ValueError(f"{path} {why}: remove it; `lmdyn test` writes it again")
+    rows = [[run, *map(one.get, metrics)] for run, one in numbers.items()]
+    return part("section", "test", "test", html_table(head, rows))
 
 
 def _tidy_yaml(run: Path) -> str:

@@ -10,8 +10,11 @@ from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.grammar_pairs import GrammarPairs
 from lmdyn.datamodules.grammar.grammar_tasks import GrammarTasks
+from lmdyn.datamodules.pairs.choice_files import ChoiceFiles
 from lmdyn.datamodules.pairs.pair_files import PairFiles
+from lmdyn.datamodules.pairs.reading_files import ReadingFiles
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
@@ -22,6 +25,7 @@ from lmdyn.datamodules.tasks.glue import GlueTasks
 
 __all__ = [
     "TOKEN_LAYERS",
+    "ChoiceFiles",
     "ConllCorpus",
     "ConlluCorpus",
     "Constituent",
@@ -32,12 +36,14 @@ __all__ = [
     "GlueTasks",
     "GrammarCorpus",
     "GrammarFacts",
+    "GrammarPairs",
     "GrammarTasks",
     "LexiconTagger",
     "Masking",
     "Mention",
     "PairFiles",
     "PretrainingCorpus",
+    "ReadingFiles",
     "RepeatsCorpus",
     "Role",
     "ScaffoldCorpus",

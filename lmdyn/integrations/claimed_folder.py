@@ -39,7 +39,7 @@ def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None
     later = sorted(p for p, at in steps.items() if at is not None and at > (step or 0))
     if later and step is None:
         return (
-            f"{folder} holds {later[-1].relative_to(folder)}, which is later than step 0: choose another folder, or, "
+            f"{folder} contains {later[-1].relative_to(folder)}, later than step 0: choose another folder, or, "
             "if the training continues, say at which step the model stands: lmdyn.watch(…, step=…)"
         )
     if later:

@@ -17,7 +17,7 @@ __all__ = ["counted_tokens", "data_of", "named_counts"]
 _ROWS = 8  # of a batch of a Dataset
 
 
-class _Probe(L.LightningDataModule):
+class LoopData(L.LightningDataModule):
     """Data with a validation split only."""
 
     def __init__(self, probe: Any) -> None:
@@ -28,7 +28,7 @@ class _Probe(L.LightningDataModule):
         return [self._probe]  # a list of batches alone would look like several loaders
 
 
-class _ProbeAndTraining(_Probe):
+class LoopDataWithTraining(LoopData):
     """Data with both splits."""
 
     def __init__(self, probe: Any, train: Any) -> None:
@@ -49,17 +49,18 @@ def data_of(probe: Any, train: Any = None) -> Any:
         return probe
     probe = _batches(probe)
     if train is None or _are_texts(train):
-        return _Probe(probe)
-    return _ProbeAndTraining(probe, _batches(train))
+        return LoopData(probe)
+    return LoopDataWithTraining(probe, _batches(train))
 
 
 def _batches(data: Any) -> Any:
     """Return a loader: for a Dataset, batches of its rows in their order."""
-    one = isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
+    pair = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
+    one = pair or isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
     if one or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        given = "a tuple of tensors" if pair else type_words(type(data).__name__)
         raise ValueError(
-            f"expected batches, such as [batch] or a DataLoader, got {type_words(type(data).__name__)}: pass a list "
-            "of batches"
+            f"expected batches, such as [batch] or a DataLoader, got {given}: pass a list of batches"
         )
     rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
     if not rows or isinstance(data, DataLoader):
@@ -92,7 +93,7 @@ def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
     """
     if isinstance(train, Iterator):
         raise ValueError(
-            "`train` is an iterator, which counting would leave empty: pass the list or DataLoader that it is of"
+            "`train` is an iterator, which counting would leave empty: pass its list or DataLoader"
         )
     counts = np.zeros(0, dtype=np.int64)
     for ids in _token_ids(train, tokenizer):

@@ -36,6 +36,7 @@ class WatchCallback(TrainerCallback):
         token_counts: frequencies of tokens, instead of ``train``.
         logger: see :func:`lmdyn.watch`; None for the run of Weights & Biases or trackio if ``report_to`` names it, else
             for TensorBoard.
+        words: words of the training text, which an epoch reads once: for schedules in words, and ``words_seen``.
 
     Raises:
         ValueError: when training begins: with DeepSpeed, without a probe set, or if an observer cannot read the model.
@@ -57,7 +58,9 @@ class WatchCallback(TrainerCallback):
         train: Any = None,
         token_counts: Any = None,
         logger: Any = None,
+        words: int | None = None,
     ) -> None:
+        self.words = words
         self.observers, self.probe, self.folder, self.logger = list(observers), probe, folder, logger
         self._options: dict[str, Any] = {
             "schedule": schedule, "checkpoints": checkpoints, "train": train, "token_counts": token_counts,
@@ -75,7 +78,7 @@ class WatchCallback(TrainerCallback):
             self.observers,
             probe=self._probe(args) if self.probe is None else self.probe,
             folder=Path(str(args.output_dir)) / "lmdyn" if self.folder is None else self.folder,
-            tokenizer=kwargs.get("processing_class"),
+            tokenizer=_tokenizer(kwargs.get("processing_class")),
             seed=args.seed,
             step=state.global_step or None,
             optimizer=kwargs.get("optimizer"),
@@ -106,7 +109,10 @@ class WatchCallback(TrainerCallback):
             return
         tokens = int(state.num_input_tokens_seen) or None  # 0 if they are not counted
         rate = None if rates is None else float(rates.get_last_lr()[0])
-        self.watcher.step(state.global_step, tokens=tokens, learning_rate=rate, epoch_end=epoch_end)
+        words = None if self.words is None else round((state.epoch or 0) * self.words)
+        self.watcher.step(
+            state.global_step, tokens=tokens, words=words, learning_rate=rate, epoch_end=epoch_end
+        )
 
     def _probe(self, args: TrainingArguments) -> Any:
         """Return the batches of the Trainer's evaluation, undivided among ranks.
@@ -136,6 +142,12 @@ class WatchCallback(TrainerCallback):
                 return found
             frame = frame.f_back
         raise ValueError("WatchCallback needs batches to observe outside of a Trainer: pass `probe`")
+
+
+def _tokenizer(processing: Any) -> Any:
+    """Return the tokenizer of a Trainer's processor, or the processor itself; None if it is none."""
+    found = getattr(processing, "tokenizer", processing)
+    return found if hasattr(found, "convert_ids_to_tokens") else None
 
 
 def _logger(args: TrainingArguments) -> Any:

@@ -113,7 +113,7 @@ class Watcher:
         Raises:
             ValueError: if ``step`` is smaller than before, or the watcher is closed.
         """
-        before, step = self._at.step, whole(step)
+        earlier, before, step = self._at, self._at.step, whole(step)
         if step == before and not epoch_end:
             return
         if step < before or self.closed:
@@ -122,11 +122,11 @@ class Watcher:
                 if self.closed
                 else f"step {step} after step {before}: expected the number of optimizer updates done, which increases"
             )
-        self._at = Progress(step, tokens, learning_rate, words)
+        at = self._at = Progress(step, tokens, learning_rate, words)
         for follower in self._followers:
             follower.follow(self.model, step)
-        if step >= self._next or epoch_end:
-            self._record(lambda s: s.following(before) <= step or (epoch_end and s.epochs))
+        if step >= self._next or epoch_end or any(s.passed(earlier, at) for s in self._of_amounts):
+            self._record(lambda s: s.passed(earlier, at) or (epoch_end and s.epochs))
 
     def close(self) -> None:
         """Observe the last step if it is scheduled, draw the figures, release the folder; may be repeated."""
@@ -152,7 +152,7 @@ class Watcher:
         """
         for follower in self._followers:
             if follower.name not in state:
-                raise ValueError(f"{follower.name} is not in the state, which is of other observers")
+                raise ValueError(f"{follower.name} is not in the state: load that of the same observers")
             if follower.seen_step != self._at.step:  # an observation begins new sums
                 follower.begin_anew()
                 follower.load_state_dict(state[follower.name])
@@ -169,9 +169,9 @@ class Watcher:
         for logger in self._recording.loggers:
             logger.finalize("success")
             if isinstance(logger, TensorBoardLogger):
-                rank_zero_info(f"curves: {where_curves_are(logger)}")
+                rank_zero_info(f"to see the curves: {where_curves_are(logger)}")
         command = [sys.executable, "-m", "lmdyn.cli", "report", str(self.folder)]
-        rank_zero_info(f"report: {shlex.join(command)}")
+        rank_zero_info(f"to write the report: {shlex.join(command)}")
         if self._writes:
             parameters = sum(p.numel() for p in self.model.parameters())
             end_session(self.folder, self._session, step=self._at.step, parameters=parameters)
@@ -193,6 +193,7 @@ class Watcher:
             self._saved = at.step
             self._save()
         schedules = [o.schedule for o in self.observers] + ([] if saving is None else [saving])
+        self._of_amounts = [s for s in schedules if s.amounts]
         self._next = min((s.following(at.step) for s in schedules), default=float("inf"))
 
     def _save(self) -> None:
@@ -263,7 +264,7 @@ def watch(
         probe: batches to observe: a list of batches, a DataLoader, a Dataset, whose rows are stacked, or a
             LightningDataModule, whose validation data it is.
         folder: folder of the run, created if it does not exist.
-        tokenizer: the tokenizer of the model; it is saved with the run.
+        tokenizer: the tokenizer of the model, one of transformers; it is saved with the run.
         schedule: schedule of each observer that has none of its own, and of ``checkpoints=True``.
         seed: seed of the training, for comparison of runs; by default the one set by Lightning's ``seed_everything``.
         checkpoints: whether to write weights to ``folder/checkpoints``, or the steps at which to write them.
@@ -300,6 +301,16 @@ def watch(
     if not isinstance(schedule, Steps | None):
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)
+    lacking = [
+        name
+        for name in ("__len__", "all_special_ids", "convert_ids_to_tokens")
+        if not hasattr(tokenizer, name)
+    ]
+    if tokenizer is not None and lacking:
+        raise ValueError(
+            f"tokenizer is of {type(tokenizer).__name__}, which has no {', '.join(lacking)}: expected one of "
+            "transformers, such as PreTrainedTokenizerFast(tokenizer_object=…), or None: tokens are then named by ids"
+        )
     check_names(observers)
     if watched := [o.name for o in observers if o in _WATCHING]:
         raise ValueError(
@@ -310,7 +321,7 @@ def watch(
         raise ValueError(f"{', '.join(untested)}: {NOT_SHARDED}: remove it, and observe checkpoints instead")
     if is_sharded(model) and checkpoints:
         raise ValueError(
-            "checkpoints of sharded weights are not written: save them in your loop, and leave this out"
+            "watch writes no checkpoints of sharded weights: omit `checkpoints`, and save them in your loop"
         )
     rank, ranks = rank_and_world_size()
     barrier = torch.distributed.barrier if ranks > 1 else lambda: None

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from lmdyn.models.learning_rate_schedules import ScheduledModule
-from lmdyn.models.module import IGNORED, Batch, TokenMean, predict_labels
+from lmdyn.models.module import IGNORED, Batch, TokenMean, predict_labels, row_inputs
 from lmdyn.models.pretrained import PAIR_HEAD, check_arguments, check_size, hub_folder, load_model
 from lmdyn.models.pretraining_tools import (
     Initialization,
@@ -33,6 +33,7 @@ from lmdyn.models.pretraining_tools import (
     draw_weights,
     gather_labelled,
     labelled_positions,
+    labels_at,
 )
 
 Family = Literal["albert", "bert", "electra"]
@@ -139,7 +140,7 @@ class MaskedLanguageModel(ScheduledModule):
     ) -> None:
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         if (config is None) == (pretrained is None):
-            raise ValueError("expected either a config, to start from scratch, or pretrained weights")
+            raise ValueError("expected a config for a new model, or pretrained weights, got both or none")
         check_arguments(config or {})
         self.family = family
         self.config = config
@@ -277,10 +278,9 @@ class MaskedLanguageModel(ScheduledModule):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the parts of a batch's training loss: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
         self.check_positions(batch["input_ids"].shape[1], int(self.model.config.max_position_embeddings))
-        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
         encoder = self.generator if self.family == "electra" else self.model
-        hidden, pooled = self._encode(encoder, batch["input_ids"], inputs)
+        hidden, pooled = self._encode(encoder, batch["input_ids"], row_inputs(batch))
         positions = batch.get("masked_positions")
         if positions is None:
             positions = labelled_positions(labels)
@@ -289,33 +289,29 @@ class MaskedLanguageModel(ScheduledModule):
         total = F.cross_entropy(logits.flatten(0, 1).float(), expected.flatten(), reduction="sum")
         parts = {"mlm": total / (positions != IGNORED).sum().clamp(min=1)}
         if self.family == "electra":
-            parts["discriminator"] = self._discriminator_loss(
-                batch, inputs, logits, positions.clamp(min=0), expected
-            )
-        elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
-            parts["pair"] = F.cross_entropy(self._pair_logits(pooled).float(), batch[key])
+            parts["discriminator"] = self._discriminator_loss(batch, logits, positions)
+        elif (pair := _pair_label(batch)) is not None:
+            parts["pair"] = F.cross_entropy(self._pair_logits(pooled).float(), pair)
         return parts
 
     def _discriminator_loss(
         self,
         batch: Batch,
-        inputs: Mapping[str, Any],
         logits: Tensor,
-        at: Tensor,
-        expected: Tensor,
+        positions: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Compute the mean binary cross-entropy over all tokens, masked ones replaced by the generator's samples."""
-        labels = batch["labels"]
+        labels, at = batch["labels"], positions.clamp(min=0)
         original = torch.where(labels == IGNORED, batch["input_ids"], labels)
         with torch.no_grad():
             exponential = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator)
             drawn = (logits.float() - exponential.log()).argmax(-1)  # with Gumbel noise
             # unused entries of masked_positions point to position 0, whose token they must not change
-            drawn = torch.where(expected == IGNORED, original.gather(1, at), drawn)
+            drawn = torch.where(labels_at(labels, positions) == IGNORED, original.gather(1, at), drawn)
             corrupted = original.scatter(1, at, drawn)
         replaced = corrupted != original
-        judged = self._discriminate(corrupted, inputs).float()
+        judged = self._discriminate(corrupted, row_inputs(batch)).float()
         loss = F.binary_cross_entropy_with_logits(judged, replaced.to(judged.dtype), reduction="none")
         mask = batch.get("attention_mask")
         if mask is None:
@@ -355,22 +351,18 @@ class MaskedLanguageModel(ScheduledModule):
         self.evaluation_loss.update(losses, expected)
         self.evaluation_accuracy.update(logits.argmax(-1) == expected, expected)
         if self.family == "electra":
-            inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
             at = labelled_positions(labels)
-            expected = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
             logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
             logits[at != IGNORED] = output.logits
             # evaluation does not affect the random numbers of training
             own = torch.Generator(labels.device).manual_seed(0)
-            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), expected, own)
-            mask = inputs["attention_mask"]
+            loss = self._discriminator_loss(batch, logits, at, own)
+            mask = batch.get("attention_mask")
             count = labels.numel() if mask is None else int(mask.sum())
             self.evaluation_extra.update(loss.expand(1, count), labels.new_zeros(1, count))
-        elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
+        elif (pair := _pair_label(batch)) is not None:
             assert output.pair_logits is not None
-            self.evaluation_extra.update(
-                (output.pair_logits.argmax(-1) == batch[key])[None], batch[key][None]
-            )
+            self.evaluation_extra.update((output.pair_logits.argmax(-1) == pair)[None], pair[None])
 
     def compute_metrics(self) -> dict[str, Tensor]:
         """Compute loss, perplexity and accuracy of masked tokens, and of the other objective."""
@@ -380,3 +372,7 @@ class MaskedLanguageModel(ScheduledModule):
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
         return metrics | ({} if extra.isnan() else {name: extra})
+
+
+def _pair_label(batch: Batch) -> Tensor | None:
+    return next((batch[key] for key in _PAIR_KEYS if key in batch), None)

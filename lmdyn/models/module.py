@@ -343,6 +343,11 @@ class LanguageModule(L.LightningModule):
         return metrics
 
 
+def row_inputs(batch: Batch) -> dict[str, Tensor | None]:
+    """Return mask and token types of a batch, None if it has none."""
+    return {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+
+
 def predict_labels(
     module: nn.Module, labels: Int[Tensor, "batch time"], batch: Batch
 ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"], Any]:
@@ -354,6 +359,5 @@ def predict_labels(
         batch: the batch.
     """
     predict = labels != IGNORED
-    inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
-    output = module(batch["input_ids"], predict=predict, **inputs)
+    output = module(batch["input_ids"], predict=predict, **row_inputs(batch))
     return output.logits.float(), labels[predict], output

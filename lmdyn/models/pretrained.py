@@ -138,10 +138,10 @@ class PretrainedLM(LanguageModule):
                 raise ValueError(f"has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}")
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
             if not isinstance(tokenizer, PreTrainedTokenizerFast):
-                raise ValueError(f"a {type(tokenizer).__name__}, expected a fast one")
+                raise ValueError(f"expected a fast tokenizer, got a {type(tokenizer).__name__}")
         except Exception as error:  # OSError, ValueError, and plain Exception from the Rust code
             raise ValueError(
-                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)}): save one there, "
+                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)}): save one with the weights, "
                 "`tokenizer.save_pretrained(FOLDER)`"
             ) from error
         return tokenizer
@@ -188,10 +188,11 @@ class PretrainedLM(LanguageModule):
 # Loading ----------------------------------------------------------------------------------------------------
 
 
-def hub_folder(name: str, revision: str | None = None) -> Path:
+def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
     """Return the folder of a model: ``name`` if it is one, else the hub model's, downloaded to Hugging Face's cache.
 
-    Only configuration, tokenizer and weights are downloaded, the weights as safetensors if available.
+    Only configuration, tokenizer and weights are downloaded, the weights as safetensors if available; ``options`` are
+    those of ``snapshot_download``.
 
     Raises:
         ValueError: if there is no such folder, and the hub cannot be reached or has no such model or revision.
@@ -204,8 +205,9 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
             )
         return path
     for weights in _WEIGHTS:
+        options |= {"allow_patterns": [*_TEXT, *weights], "ignore_patterns": ["*/*"]}
         try:
-            folder = _snapshot(name, revision, weights)
+            folder = Path(snapshot_download(name, revision=revision, **options))
         except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
@@ -216,30 +218,19 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
             ) from error
         if any(folder.glob(weights[0])):
             return folder
-    raise ValueError(f"{name!r} at revision {revision or 'main'!r} holds no weights of torch: {folder}")
-
-
-def _snapshot(name: str, revision: str | None, weights: Sequence[str], **options: Any) -> Path:
-    patterns = [*_TEXT, *weights]
-    return Path(
-        snapshot_download(
-            name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], **options
-        )
-    )
+    raise ValueError(f"{name!r} at revision {revision or 'main'!r} has no weights of PyTorch: {folder}")
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
     """Return the folder of a hub model in Hugging Face's cache, if all files of :func:`hub_folder` are in it."""
-    for weights in _WEIGHTS:
-        try:
-            folder = _snapshot(name, revision, weights, local_files_only=True)
-        except Exception:  # not in the cache; raised by the hub's library
-            return None
-        if found := {path.name for path in folder.glob(weights[0]) if path.exists()}:
-            index = next(folder.glob("*.index.json"), None)
-            parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index else ()
-            return folder if found.issuperset(parts) and (folder / "config.json").exists() else None
-    return None
+    try:
+        folder = hub_folder(name, revision, local_files_only=True)
+    except ValueError:  # not in the cache
+        return None
+    found = {path.name for weights in _WEIGHTS for path in folder.glob(weights[0]) if path.exists()}
+    index = next(folder.glob("*.index.json"), None)
+    parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index else ()
+    return folder if found and found.issuperset(parts) and (folder / "config.json").exists() else None
 
 
 def objective_of(architecture: str) -> Objective | None:
@@ -308,14 +299,14 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
     if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
             f"{label} lacks weights of {type(model).__name__}: {needed[:20]}{' and more' if len(needed) > 20 else ''}: "
-            "was it saved as another kind of model?"
+            "use the class that was saved"
         )
     depth = getattr(model.config, "num_hidden_layers", math.inf)
     numbered = [(int(found[1]), key) for key in info["unexpected_keys"] if (found := _LAYER.search(key))]
     if numbered and max(numbered)[0] >= depth:
         raise ValueError(
-            f"{label} has weights of more layers than its config.json, {depth}: {max(numbered)[1]}: do the files "
-            "belong together?"
+            f"{label} has weights of more layers than its config.json, {depth}: {max(numbered)[1]}: use weights "
+            "and config.json of the same model"
         )
     if lacking:
         log.warning(

@@ -108,6 +108,10 @@ def gather_labelled(
         tensor([[   5,    6],
                 [   7, -100]])
     """
-    at = positions.clamp(min=0)
-    expected = labels.gather(1, at).masked_fill(positions == IGNORED, IGNORED)
-    return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])), expected
+    at = positions.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])
+    return hidden.gather(1, at), labels_at(labels, positions)
+
+
+def labels_at(labels: Int[Tensor, "batch time"], positions: Int[Tensor, "batch p"]) -> Int[Tensor, "batch p"]:
+    """Return the labels at some positions of each row; −100 if a row has fewer positions."""
+    return labels.gather(1, positions.clamp(min=0)).masked_fill(positions == IGNORED, IGNORED)

@@ -1,7 +1,6 @@
 """LSTM layers that can be observed one by one, and the recurrent state that is carried between batches."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -59,7 +58,7 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
 
 
 def run_lstm(
-    lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
+    lstm: nn.Module, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run an LSTM, in mixed precision also on processors without half precision.
 
@@ -121,6 +120,6 @@ class StackedLSTM(nn.Module):
         after: list[tuple[Tensor, Tensor]] = []
         hidden = inputs
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-            hidden, last = run_lstm(cast(nn.LSTM, layer), self.dropout(hidden) if after else hidden, before)
+            hidden, last = run_lstm(layer, self.dropout(hidden) if after else hidden, before)
             after.append(last)
         return hidden, tuple(after)

@@ -206,8 +206,8 @@ class LSTMTowers(nn.Module):
         backwards = _reversal(x, attention_mask)
         encodings = []
         for vectors, ahead, back in zip(x, self.forwards, self.backwards, strict=True):
-            before, _ = run_lstm(cast(nn.LSTM, ahead), _shifted(vectors))
-            after, _ = run_lstm(cast(nn.LSTM, back), _shifted(vectors.gather(1, backwards)))
+            before, _ = run_lstm(ahead, _shifted(vectors))
+            after, _ = run_lstm(back, _shifted(vectors.gather(1, backwards)))
             encodings.append(before + after.gather(1, backwards))
         return torch.stack(encodings)
 

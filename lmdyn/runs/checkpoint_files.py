@@ -57,18 +57,19 @@ def read_checkpoint(path: Path, stored: StoredNames | None = None) -> dict[str, 
 def find_checkpoints(pattern: str) -> dict[int, Path]:
     """Find the checkpoints of a folder or glob by step, in the order of steps.
 
-    These are files ``*.ckpt``, and folders ``checkpoint-*`` of transformers' Trainer. The step is the one in the name
+    These are files ``*.ckpt``, and folders ``checkpoint-*`` of transformers' Trainer or ``chck_*`` of the BabyLM
+    challenge, whose number counts words. The step is the one in the name
     (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``. A folder that itself contains
     one model of Hugging Face's format is a single checkpoint, with step 0 if its name contains neither ``step`` nor
     ``checkpoint-``.
 
     Raises:
         FileNotFoundError: if there are none.
-        ValueError: for two checkpoints of one step, or a checkpoint without a step.
+        ValueError: for two checkpoints of one step, unless one is of a ``ScheduledCheckpoint``, or one without a step.
     """
     folder = Path(pattern)
     found = sorted(
-        [*folder.glob("*.ckpt"), *(p for p in folder.glob("checkpoint-*") if p.is_dir())]
+        [*folder.glob("*.ckpt"), *checkpoint_folders(folder)]
         if folder.is_dir()
         else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
     ) or ([folder] if is_pretrained(folder) else [])
@@ -79,10 +80,23 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     steps: dict[int, Path] = {}
     for path in found:
         step = _step_of(path, single=path == folder)
-        if step in steps:
-            raise ValueError(f"{steps[step]} and {path} both have step {step}: select one by a glob")
-        steps[step] = path
+        other = steps.get(step)
+        scheduled = _is_scheduled(path)
+        if other is not None and _is_scheduled(other) == scheduled:
+            raise ValueError(f"{other} and {path} both have step {step}: select one by a glob")
+        if other is None or scheduled:  # the other is of a ModelCheckpoint
+            steps[step] = path
     return dict(sorted(steps.items()))
+
+
+def _is_scheduled(path: Path) -> bool:
+    """Return whether a file has the name that a ``ScheduledCheckpoint`` gives it."""
+    return re.fullmatch(r"step=\d{9}\.ckpt", path.name) is not None
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Return the folders in ``folder`` that are named like checkpoints in Hugging Face's format."""
+    return [p for pattern in ("checkpoint-*", "chck_*") for p in folder.glob(pattern) if p.is_dir()]
 
 
 def _step_of(path: Path, single: bool) -> int:
@@ -116,7 +130,7 @@ def newest_checkpoint(path: str, step: int | None = None) -> Path:
     checkpoints = find_checkpoints(str(folder))
     if step is not None and step not in checkpoints:
         raise FileNotFoundError(
-            f"{folder} has no checkpoint of step {step}: it has {', '.join(map(str, checkpoints))}"
+            f"{folder} has no checkpoint of step {step}, but of {', '.join(map(str, checkpoints))}"
         )
     return checkpoints[max(checkpoints) if step is None else step]
 

@@ -60,6 +60,19 @@ def name_step(name: str) -> int | None:
     return int(match[1]) * {"": 1, "k": 1000, "M": 10**6}[match[2]] if match else None
 
 
+def name_amounts(name: str) -> dict[str, int]:
+    """Return the tokens and words that a name counts, as those of OLMo, and of the BabyLM challenge, do.
+
+    Example:
+        >>> name_amounts("stage1-step150-tokens1B"), name_amounts("chck_10M"), name_amounts("step500")
+        ({'tokens': 1000000000}, {'words': 10000000}, {})
+    """
+    patterns = {"tokens": r"tokens[_\-=]?(\d+)([kMBT]?)", "words": r"(?:chck_|words[_\-=]?)(\d+)([kMBT]?)"}
+    found = {kind: re.search(rf"{pattern}(?![A-Za-z\d])", name) for kind, pattern in patterns.items()}
+    sizes = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+    return {kind: int(match[1]) * sizes[match[2]] for kind, match in found.items() if match}
+
+
 def read_pretrained(path: Path) -> dict[str, Any]:
     """Read a checkpoint in Hugging Face's format, in the form of ``read_checkpoint``.
 

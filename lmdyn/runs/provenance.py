@@ -99,7 +99,7 @@ def read_provenance(folder: Path) -> Record:
                 return content
     raise ValueError(
         f"{folder / FILE} is not a run's provenance: expected `sessions`, and `claims` by study: remove it; its claims "
-        "will then count as not made before"
+        "then count as exploratory"
     )
 
 

@@ -63,8 +63,8 @@ class Quantity:
 
     Example:
         >>> loss = Quantity("loss", "Mean token loss.", unit="nats", low=0.0, better="lower")
-        >>> loss.label, loss.holds(3.2), loss.holds(-1.0)
-        ('loss (nats)', True, False)
+        >>> loss.label
+        'loss (nats)'
     """
 
     name: str
@@ -109,12 +109,6 @@ class Quantity:
             ('learning_curves/loss', 'learning_curves/loss/<layer>/<tag>')
         """
         return tuple("/".join(part for part in (observer, self.name, tag) if part) for tag in self.tags)
-
-    def holds(self, value: float, rounding: float = 1e-6) -> bool:
-        """Return whether a value is NaN or within the range."""
-        low = self.low is None or value >= self.low - rounding
-        high = self.high is None or value <= self.high + rounding
-        return value != value or (low and high)
 
 
 def declarations(observer: Any) -> tuple[Quantity, ...]:
@@ -190,6 +184,19 @@ def tidy(measured: DataFrame, at: Progress) -> DataFrame:
     if at.words is not None:
         table.insert(2, "words_seen", pd.Series(at.words, index=table.index, dtype="Int64"))
     return table
+
+
+def step_unit(observations: DataFrame) -> str:
+    """Return what steps count: ``words`` of the training text, as in the names of checkpoints, or ``updates``.
+
+    Example:
+        >>> step_unit(DataFrame({"step": [10**6, 10**7], "words_seen": [10**6, 10**7]})), step_unit(DataFrame())
+        ('words', 'updates')
+    """
+    if "words_seen" not in observations or not (observations["step"] > 0).any():
+        return "updates"
+    same = observations["words_seen"] == observations["step"]
+    return "words" if same.fillna(False).all() else "updates"  # not known is not the same
 
 
 def select(table: DataFrame, **wanted: Any) -> DataFrame:

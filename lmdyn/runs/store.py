@@ -146,8 +146,8 @@ class ObservationStore:
             return True
         if not self._read(step).to_pandas().equals(from_arrow(table).to_pandas()):
             log.warning(
-                "%s was written by another worker meanwhile, with other numbers; these are kept, ours discarded: such "
-                "differences come from other machines, devices or versions, see provenance.json",
+                "%s was written meanwhile by another worker, whose different numbers are kept; this worker's are "
+                "discarded. Such differences come from other machines, devices or versions (see provenance.json)",
                 self.path(step),
             )
         return False

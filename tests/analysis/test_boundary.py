@@ -106,6 +106,11 @@ def test_whole_numbers_mappings_and_generators_are_converted():
     assert result.accuracy.shape == (1, 1)
 
 
+def test_a_public_function_of_numpy_arrays_takes_them():
+    losses = np.array([1.0, 4.0, 2.0])
+    assert analysis.loss_barrier([0.0, 0.5, 1.0], losses) == 2.5
+
+
 def test_functions_are_pickled_and_keep_their_signature():
     for name, function in TAKING.items():
         assert pickle.loads(pickle.dumps(function)) is function

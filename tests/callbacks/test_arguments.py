@@ -58,16 +58,12 @@ def test_many_arguments_declare_a_range():
         assert_refused(observers[name], (arguments, rf"^{next(iter(arguments))}\S* is .*: expected"))
 
 
-class Reading(LearningCurves):
+class WithOwnArguments(LearningCurves):
     """An observer of one's own, which reads its arguments itself."""
 
     def __init__(self, **kwargs):
         self.loud = kwargs.pop("loud", False)
         super().__init__(**kwargs)
-
-    @classmethod
-    def figures(cls, observations, settings):
-        return None
 
 
 def test_unknown_arguments_name_the_nearest():
@@ -79,9 +75,5 @@ def test_unknown_arguments_name_the_nearest():
         ("LearningCurves", {"layers": 3}, "layers is 3: expected a list or null"),
     ):
         assert_refused(observers[name], (arguments, words))
-    assert Reading(loud=True, max_tokens=3).loud
+    assert WithOwnArguments(loud=True, max_tokens=3).loud
     assert_refused(check_names, ([LearningCurves], r"LearningCurves is a class: expected an observer"))
-
-
-def test_an_observer_may_draw_no_figures():
-    assert Reading.figures(None, {}) == {}

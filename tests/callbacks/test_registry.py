@@ -235,7 +235,7 @@ def test_observation_is_invisible(plain, observed, language):
 
 @pytest.mark.slow
 def test_drawing_is_invisible(plain, tmp_path):
-    """Also of word clouds, which are drawn at random; ``test_figures_can_be_read`` has the others."""
+    """Of one observer; ``test_figures_can_be_read`` has the others."""
     observer = built("WordClusters", **OBSERVERS["WordClusters"], schedule=SHORT)
     drawn = fit(tmp_path, [observer], "towers", figures=True)
     assert identical(final_weights(plain["towers"]), final_weights(drawn))

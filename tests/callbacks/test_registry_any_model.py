@@ -1,4 +1,4 @@
-"""Observers with found sites and measured labels, on models that are not ours: invisible, live = replayed, tags."""
+"""Observers with found sites and measured labels, and Shapley interactions: invisible, live = replayed, tags."""
 
 from pathlib import Path
 from unittest import mock
@@ -11,6 +11,7 @@ from lmdyn.callbacks import ObservationStore
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
+from tests.golden import runs as golden
 from tests.helpers.recorded import check_tags, check_values, logged_tags
 
 pytestmark = pytest.mark.slow
@@ -39,19 +40,29 @@ DYNAMICS = {
 }  # fmt: skip
 # what is found differs between models: labels, sites, matrices; every observer on each: tests/test_architectures.py
 FOUND = {cls: ANY[cls] for cls in ("LearningCurves", "Similarity", "WeightSpectra")}
+SHAPLEY = {
+    "Interdependence": {
+        "backend": "shapley", "max_distance": 3, "min_pairs": 5, "max_tokens": 60, "samples": 4, "exact_up_to": 4,
+        "max_length": 12, "longer": "skip",
+    }
+}  # fmt: skip
 MODELS = {
     "own_lstm": FOUND,
     "llama": {**ANY, **ATTENTION, **INDUCTION, **DYNAMICS},
     "mamba": FOUND,
     "t5": {**FOUND, **ATTENTION},
+    **{f"{name} of sentences": SHAPLEY for name in ("lstm", "llama", "mamba", "t5")},
 }
 
 
 def fit(folder: Path, name: str, observers: dict) -> Path:
     """A run of a model by its dotted path, observed."""
+    kind, _, sentences = name.partition(" of ")
+    model = registry.built("tests.helpers.any_model.AnyModel", name=kind)
+    text = registry.built("tests.helpers.any_model.Text", labels=7 if name == "t5" else None)
     language = {
-        "model": registry.built("tests.helpers.any_model.AnyModel", name=name),
-        "data": registry.built("tests.helpers.any_model.Text", labels=7 if name == "t5" else None),
+        "model": registry.LANGUAGES["recurrent"]["model"] if kind == "lstm" else model,
+        "data": golden.WORDS if sentences else text,
     }
     callbacks = [
         registry.built(cls, **arguments, schedule=registry.SHORT) for cls, arguments in observers.items()
@@ -86,6 +97,11 @@ def test_live_equals_replayed(observed):
 
 def test_what_was_found_is_a_setting(observed):
     name, run = observed
+    if MODELS[name] is SHAPLEY:
+        di = pd.read_parquet(run / "observations/interdependence", filters=[("quantity", "==", "di")])
+        assert set(di["site"]) == ({"hidden"} if name.startswith("t5") else {"hidden", "logits"})
+        assert di.groupby("step")["value"].mean().nunique() == 2  # training changes it
+        return
     settings = {
         cls: ObservationStore(run / "observations" / snake_case(cls)).about()["settings"]
         for cls in MODELS[name]

@@ -54,19 +54,11 @@ def test_a_fingerprint_is_of_what_decides():
     assert claim(**words, published=C.published_share(0.5, 10)).fingerprint == known
     assert claim(parts=(Part(X, Above(0.1), label="other"),)).fingerprint == known
     condition = C.Condition("accurate", Y, Above(0.5))
-    changed = [
-        claim(parts=(Part(X, Above(0.2)),)),
-        claim(parts=(Part(X, C.Below(0.1)),)),
-        claim(parts=(Part(X, Above(0.1), scale="fisher"),)),
-        claim(parts=(Part(replace(X, step="first"), Above(0.1)),)),
-        claim(parts=(Part(replace(X, step=1), Above(0.1)),)),
-        claim(parts=(Part(replace(X, step=1.0), Above(0.1)),)),
-        claim(combine="any"),
-        claim(floor="there is none"),
-        claim(floor=X),
-        claim(void_unless=(condition,)),
-        claim(void_unless=(replace(condition, region=Above(0.6)),)),
-    ]
+    parts = [Part(X, Above(0.2)), Part(X, C.Below(0.1)), Part(X, Above(0.1), scale="fisher")]
+    parts += [Part(replace(X, step=step), Above(0.1)) for step in ("first", 1, 1.0)]
+    others = [{"combine": "any"}, {"floor": "there is none"}, {"floor": X}, {"void_unless": (condition,)}]
+    others.append({"void_unless": (replace(condition, region=Above(0.6)),)})
+    changed = [claim(**about) for about in (*({"parts": (part,)} for part in parts), *others)]
     assert len({known, *(c.fingerprint for c in changed)}) == len(changed) + 1
     same = claim(void_unless=(replace(condition, says="in other words"),))
     assert same.fingerprint == claim(void_unless=(condition,)).fingerprint

@@ -156,9 +156,9 @@ def test_agreement_of_what_is_void_or_missing():
     late = known.assign(step=known["step"].replace(9, 12))
     for make, error, said in (
         (lambda: of(step=5), NotMeasured, "did not observe step 5"),
-        (lambda: of(other), NotMeasured, r"different cells.*ADP"),
+        (lambda: of(other), NotMeasured, r"differ in the cells.*ADP"),
         (lambda: of(column="parameter"), NotMeasured, "no column 'parameter'"),
-        (lambda: of(late), NotMeasured, "step 9 by the one, and 12 by the other"),
+        (lambda: of(late), NotMeasured, "step 9 in one run, and at 12 in the other"),
         (lambda: of(pd.concat([known] * 2)), ValueError, "several rows of 'a' per site and group"),
         (lambda: of(kind="sizes"), ValueError, "kind must be one of"),
         (lambda: Agreement(path, Cumulated("Observer", "a")), ValueError, "expected plain rows"),

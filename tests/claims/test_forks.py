@@ -44,7 +44,7 @@ def test_the_effect_is_the_difference_of_the_changes_since_the_fork():
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"model.dropout": 0.5}), "more than the learning rate: model.dropout: "),
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"forked.step": 50}), "learning rate: forked.step: 50 in rate_0.25_2"),
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"forked.run": "a/b"}), "learning rate: forked.run: "),
-        (forked(0.25, {100: 0.4, 150: 0.8}), "rate_0.25_2 is observed until step 150 and rate_1_2 until 200"),
+        (forked(0.25, {100: 0.4, 150: 0.8}), "rate_0.25_2 is observed until step 150, but rate_1_2 until 200"),
         (forked(0.5, {100: 0.4, 200: 0.8}), r"no run has observations of Observer \(forked.rate: 0.25\)"),
     ],
 )  # fmt: skip
@@ -71,7 +71,7 @@ def test_other_claims_are_about_the_run_and_not_about_its_forks():
     run = replace(KEPT, name="run", condition=CONDITION)
     assert At(RHO).rows.locate([KEPT, run, QUARTER])[0] is run
     assert At(RHO).rows.locate([QUARTER])[0] is QUARTER  # given alone it is a run as any other
-    with pytest.raises(NotMeasured, match="are forks, and the run itself is not among them: rate_1_2, rate_"):
+    with pytest.raises(NotMeasured, match="are forks, without the run itself: rate_1_2, rate_"):
         At(RHO).of([KEPT, QUARTER])
     with pytest.raises(ValueError, match="several runs of one seed"):  # the control: nothing is left out
         At(RHO).of([run, replace(run, name="again")])

@@ -26,12 +26,8 @@ def run(seed, values, errors=None, *, order=None, name=None, **about):
     """One run, observed at step 100, with each quantity's value."""
     tables = [rows(q, v if isinstance(v, dict) else {100: v}) for q, v in values.items()]
     tables += [rows(f"{q}_error", {100: e}) for q, e in (errors or {}).items()]
-    return FakeRun(
-        name or f"run_{seed}_{order}",
-        C.SeedPair(seed, order),
-        observed={"o": ("my.Observer", {}, pd.concat(tables))},
-        **about,
-    )
+    observed = {"o": ("my.Observer", {}, pd.concat(tables))}
+    return FakeRun(name or f"run_{seed}_{order}", C.SeedPair(seed, order), observed=observed, **about)
 
 
 def runs(values, errors=None):
@@ -199,7 +195,9 @@ def test_a_run_that_is_not_finished_is_left_out():
     killed = [*observed, run(7, {"x": {0: 0.0, 100: 0.5}})]
     row = verdict([Part(X, Above(0.9))], killed)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
-    assert row.reasons[0] == "seed 7: observed until step 100, others until 1000: it is not finished"
+    assert (
+        row.reasons[0] == "seed 7: observed until step 100, other seeds until 1000: the run is not finished"
+    )
     nearly = [*observed, run(7, {"x": {0: 0.0, 950: 1.0}})]  # the control
     assert verdict([Part(X, Above(0.9))], nearly).parts[0].n == 6
 
@@ -313,8 +311,8 @@ def test_exploratory():
     said[1].registered = {"s2000_s": {"claim": "another"}}
     said[2].registered = {"other": {"claim": one.fingerprint}}
     assert judge(study, said)["claim"].exploratory == (
-        "not said before it was measured in run_4_None",
-        "changed since it was said in run_3_None",
+        "not registered before the runs: run_4_None",
+        "changed after registration: run_3_None",
     )
 
 
@@ -325,15 +323,15 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
     study = C.Study("s2000_s", "", "", (one,), inspected=(1,))
     row = judge(study, runs)["claim"]
     assert (row.parts[0].n, row.exploratory) == (6, ())
-    assert row.reasons == ("left out: seed 1 is that of runs that were seen before the claims were said",)
+    assert row.reasons == ("left out: runs of seed 1 were inspected before the claims were stated",)
     assert row.parts == judge(study, runs[1:])["claim"].parts
     changed = replace(one, inspected=(2, 3, 4))  # seen before it was changed
     later = C.Study("s2000_s", "", "", (changed,), inspected=(1,))
     row = judge(later, runs)["claim"]
     assert (row.parts[0].n, row.exploratory) == (3, ())
     assert row.reasons[:2] == (
-        "left out: seed 1 is that of runs that were seen before the claims were said",
-        "left out: seeds 2, 3, 4 are those of runs that were seen before the claim was said as it is",
+        "left out: runs of seed 1 were inspected before the claims were stated",
+        "left out: runs of seeds 2, 3, 4 were inspected before the claim was stated in this form",
     )
     few = judge(later, runs[:-1])["claim"]  # two new ones decide nothing: all are looked at, and it is said
     assert (few.parts[0].n, len(few.exploratory)) == (6, 2)

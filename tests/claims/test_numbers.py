@@ -153,7 +153,9 @@ def test_which_observer():
         of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
     own_name = {**observed, "observer": ("my.Observer", {"variant": "own"}, rows("x", {0: 3.0}))}
     assert of(At(Rows("Observer", "x")), FakeRun(observed=own_name)).value == 3.0
-    with pytest.raises(C.NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer"):
+    with pytest.raises(
+        C.NotMeasured, match=r"Observer \(variant: 'other'\); observers of the runs: run: Observer"
+    ):
         of(At(Rows("Observer", "x", settings=(("variant", "other"),))), both)
 
 

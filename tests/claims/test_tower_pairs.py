@@ -111,7 +111,7 @@ def test_two_kinds_never_share_a_seed():
     assert np.mean(list(found.values())) == pytest.approx(r[~np.eye(4, dtype=bool)].mean())
     few = T.AgreementOfPairs(a, b).of_seeds(by_seed([*gpt, *elmo[:2]]))
     assert all(isinstance(one, NotMeasured) for one in few.values())
-    assert "2 models have it" in str(few[SeedPair(11)])
+    assert "2 models have this number" in str(few[SeedPair(11)])
 
 
 def test_what_frequency_and_parts_of_speech_tell():
@@ -179,7 +179,7 @@ def test_what_lacks_is_told():
     runs, _ = shared(3, 0.5)
     with pytest.raises(NotMeasured, match="at step 7"):
         T.preferences_of(PREFERENCE, [runs[0]], 7)
-    with pytest.raises(NotMeasured, match="several seeds at once"):
+    with pytest.raises(NotMeasured, match="runs of several seeds"):
         T.AgreementOfPairs(PREFERENCE).of([runs[0]])
     broken = model(11, np.full(200, np.nan))
     broken.observed["tower_preference"][2]["value"] = math.nan

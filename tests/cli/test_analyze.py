@@ -216,7 +216,9 @@ def test_finding_checkpoints(run, tmp_path):
     assert list(found) == [0, 2]
     shutil.copy(run / "checkpoints" / "step=000000002.ckpt", tmp_path / "epoch=1.ckpt")
     assert list(find_checkpoints(str(tmp_path))) == [2]  # from inside
-    shutil.copy(tmp_path / "epoch=1.ckpt", tmp_path / "step=000000002.ckpt")
+    own = shutil.copy(tmp_path / "epoch=1.ckpt", tmp_path / "step=000000002.ckpt")
+    assert find_checkpoints(str(tmp_path)) == {2: own}  # the other is of a ModelCheckpoint
+    own.rename(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="both have step 2"):
         find_checkpoints(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no checkpoints"):
@@ -265,4 +267,4 @@ def test_a_checkpoint_under_the_name_of_another_step_is_told(run, tmp_path, caps
     saved = folder / "checkpoints"
     (saved / "step=000000004.ckpt").rename(saved / "step=000000003.ckpt")
     main(["analyze", str(folder), "--logger", "none"])
-    assert "holds step 4, but is observed as step 3" in capsys.readouterr().err
+    assert "contains step 4, but is observed as step 3" in capsys.readouterr().err

@@ -21,9 +21,8 @@ def config(tmp_path, monkeypatch):
     """Writes a configuration; ``users_part`` can be imported."""
     shutil.copy(Path(__file__).with_name("users_part.py"), tmp_path)
     (tmp_path / "users_import.py").write_text("import no_such_package\n\n\nclass Model:\n    pass\n")
-    (tmp_path / "users_bug.py").write_text("class Model:\n    size = undefined_name\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("users_part", "users_import", "users_bug"):
+    for name in ("users_part", "users_import"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
     def write(model="LSTMLanguageModel", data=None, callbacks=(), **trainer):
@@ -52,7 +51,6 @@ def config(tmp_path, monkeypatch):
         ({"callbacks": [{"class_path": "LearningCurves", "init_args": {"forward": "users_part.forward"}}]},
          ValueError, "a bug in a callable"),
         ({"model": "users_import.Model"}, ModuleNotFoundError, "no_such_package"),
-        ({"model": "users_bug.Model"}, NameError, "undefined_name"),
     ],
 )  # fmt: skip
 def test_an_error_of_a_users_code_keeps_its_traceback(config, given, error, message):
@@ -78,26 +76,20 @@ def lines(capsys):
         # of lmdyn, though a user's class passed the argument on
         ({"model": "users_part.PassesOn", "callbacks": []}, ["--model.init_args.hidden_size=9"],
          "tie_weights requires"),
-        ({}, ["--model=users_part.Nothing"], "module 'users_part' has no attribute 'Nothing'"),
         ({}, ["--model=users_part.PasesOn"], "has no attribute 'PasesOn', did you mean 'PassesOn'?"),
         ({}, ["--model=nowhere.Model"], "No module named 'nowhere'"),
-        ({}, ["--trainer.accelerator=nonsense"], "invalid accelerator name"),
         ({}, ["--trainer.devices=[]"], "devices"),  # a MisconfigurationException
         ({}, ["--trainer.callbacks=Sparsity", "--trainer.callbacks.split=nonsense"],
          "split: expected 'train', 'validation', 'test', got nonsense"),
-        ({}, ["--trainer.callbacks=Sparsity", "--trainer.callbacks.mached_size=3"],
-         "'mached_size' is not accepted, did you mean 'matched_size'?"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"min_cuont": 3}}]}, [], "did you mean 'min_count'?"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"schedule": {"per_decad": 4}}}]}, [],
          "Sparsity: schedule: option 'per_decad' is not accepted, did you mean 'per_decade'?"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"schedule": 5}}]}, [],
-         "Sparsity: expected `schedule: {every: …, per_decade: …, at: …, epochs: …, last: …}` or some of these, got 5"),
+         "Sparsity: expected `schedule: {every: …, per_decade: …, at: …, epochs: …, last: …, tokens: …, words: …}` or "
+         "some of these, got 5"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"max_tokens": "many"}}]}, [],
          "Sparsity: max_tokens: expected a whole number, got many"),
-        ({"callbacks": [{"class_path": "Sparsity", "init_args": {"log_figures": "some"}}]}, [],
-         "Sparsity: log_figures: expected true or false or 'every', got some"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": 5}]}, [], "Sparsity: expected a mapping"),
-        ({"callbacks": ["WorldKnowledge"]}, [], "world_knowledge: a masked model is required; "),
         ({"callbacks": [{"class_path": "Sparsity", "init_arg": {"min_count": 3}}]}, [],
          "did you mean 'init_args.min_count'?"),
         ({"callbacks": [{"class_path": "EncoderDynamics", "init_args": {"short_sentences": 3}}]}, [],
@@ -106,20 +98,14 @@ def lines(capsys):
         ({}, ["--trainer.maxsteps=3"], "--trainer.maxsteps=3, did you mean '--trainer.max_steps'?"),
         ({}, ["--dta.init_args.batch_size=3"], "did you mean '--data.init_args.batch_size'?"),
         ({}, ["--data=GramarCorpus"], "unknown class 'GramarCorpus', did you mean 'GrammarCorpus'? known classes: "),
-        ({"callbacks": [{"class_path": "Sparsty"}]}, [], "unknown class 'Sparsty', did you mean 'Sparsity'?"),
         ({}, ["--model.help=LSTMLangageModel"], "did you mean 'LSTMLanguageModel'?"),
         ({"callbacks": ["Sparsity"]}, ["--trainer.callbacks+=Sparsity", "--trainer.callbacks.matched_size=100000"],
          "observers have the name 'sparsity'"),
-        ({}, ["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights requires"),
-        ({}, ["--ckpt_path=/nowhere/step=1.ckpt"], "checkpoint /nowhere/step=1.ckpt does not exist"),
         ({}, ["--weights_only=false"], "weights_only: expected true or null, got false"),
-        ({}, ["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
         ({}, ["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
-        ({}, ["--data.init_args.n_train_tokens=many"], "expected a whole number, got many"),
         ({}, ["--trainer.max_steps=true"], "expected a whole number, got True"),
         ({"callbacks": ["Sparsity"]}, ["--trainer.callbacks.schedule.every=1e-3"], "whole number, got 0.001"),
         ({}, ["--optimizer", "SGD"], "optimizers are arguments of the model, use --model.optimizer"),
-        ({}, ["--model=Nonsense"], "unknown class 'Nonsense'; known classes: "),
     ],
 )  # fmt: skip
 def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, capsys, given, change, message):
@@ -136,16 +122,10 @@ def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, ca
     [
         (["analyze", "x", "--chekpoints", "y"], "--chekpoints y, did you mean '--checkpoints'?"),
         (["analyze", "x", "--keep", "12.5"], "argument --keep: invalid whole number value"),
-        (
-            ["surprisal", "x", "y"],
-            "the command surprisal was removed: attach the observer Surprisals, or call",
-        ),
         (["fork", "x"], "expected either --step K or --epoch E"),
-        (["report", "x", "--otu=y"], "--otu=y, did you mean '--out'?"),
         (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),
         (["report", "/nowhere"], "/nowhere"),
         (["check", "--trainer.max_steps", "2"], "expected --config FILE"),
-        (["check", "--profile", "x"], "--profile was removed, check each of its configurations"),
         (["raport"], "did you mean 'report'? commands are inspect, check, fit, validate, test, predict"),
         (["--config", "x.yaml"], "the command comes first: lmdyn COMMAND --config …; commands are inspect, "),
     ],
@@ -185,10 +165,7 @@ def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys):
     [
         ("", "c.yaml:1: the file is empty"),
         ("# nothing\n", "c.yaml: expected a mapping of settings, got comments only"),
-        ("- 1\n", "c.yaml: expected a mapping of settings, got list"),
-        ("trainer:\n  max_steps: 1\n  max_steps: 2\n", "c.yaml:3: cannot be read as yaml: the key"),
         ("trainer: [\n", "c.yaml:2: cannot be read as yaml: while parsing"),
-        ("trainer: &a {callbacks: *a}\n", "c.yaml:1: cannot be read as yaml: the alias *a contains itself"),
         ("trainer:\n  max_steps: abc\n", "c.yaml: trainer.max_steps: expected a whole number"),
     ],
 )
@@ -197,6 +174,3 @@ def test_what_is_wrong_in_a_file_names_it(config, tmp_path, capsys, content, mes
     with pytest.raises(SystemExit):
         main(["fit", "--config", config(), "--config", str(tmp_path / "c.yaml")])
     assert lines(capsys).startswith(f"error: {tmp_path}/{message}")
-
-
-# ---------------------------------------------------------------- whose error it is

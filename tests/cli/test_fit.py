@@ -74,7 +74,8 @@ def test_whole_numbers_may_be_written_with_a_point_or_an_exponent(config, tmp_pa
     """Only where nothing else is accepted: 1.0 of the batches is not one batch, and a version is a name."""
     (tmp_path / "numbers.yaml").write_text(
         "trainer: {max_steps: 1e6, limit_val_batches: 1.0, accumulate_grad_batches: 2.0, callbacks: "
-        "[{class_path: Sparsity, init_args: {max_tokens: 1e3, schedule: {every: 12.0, at: [0, 1e2]}}}]}\n"
+        "[{class_path: Sparsity, init_args: {max_tokens: 1e3, schedule: {every: 12.0, at: [0, 1e2], "
+        "words: babylm, tokens: [1e3]}}}]}\n"
         "data: {init_args: {batch_size: 8.0}}\n"
     )
     given = [config(version="1.0"), str(tmp_path / "numbers.yaml")]
@@ -87,7 +88,8 @@ def test_whole_numbers_may_be_written_with_a_point_or_an_exponent(config, tmp_pa
     assert trainer["logger"]["init_args"]["version"] == "1.0"
     assert sparsity["init_args"]["max_tokens"] == 1000
     assert sparsity["init_args"]["schedule"] | {"at": list(sparsity["init_args"]["schedule"]["at"])} == {
-        "every": 12, "per_decade": None, "at": [0, 100], "epochs": False, "last": True
+        "every": 12, "per_decade": None, "at": [0, 100], "epochs": False, "last": True, "tokens": [1000],
+        "words": "babylm"
     }  # fmt: skip
     assert found["data"]["init_args"]["batch_size"] == 8
 
@@ -228,11 +230,6 @@ def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys):
     assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("the beginning", "last"))
 
 
-def test_a_stopped_run_without_full_checkpoints_says_what_it_needs(config, capsys):
-    needs = "resuming requires a ScheduledCheckpoint with weights_only: false"
-    assert stopped(config, capsys, schedule=()) == (1, f"stopped at step 1; {needs}")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys, monkeypatch):
@@ -245,15 +242,3 @@ def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys,
             if "updates per second" in line
         ]
         assert said == [f"step {n} of 4" for n in steps]
-
-
-def test_checkpoints_that_cannot_be_resumed_from(config, tmp_path, capsys):
-    path = tmp_path / "step=000000001.ckpt"
-    for message in ("cannot be read as a checkpoint", "contains weights but no resume state"):
-        if "weights" in message:
-            torch.save({"state_dict": {}, "hyper_parameters": {}}, path)
-        else:
-            path.write_bytes(b"PK cut short")
-        with pytest.raises(SystemExit, match="1"):
-            main(["fit", "--config", config(), "--ckpt_path", str(path)])
-        assert message in capsys.readouterr().err

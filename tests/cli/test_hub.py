@@ -98,10 +98,9 @@ def test_the_cache_of_the_hub_stays_below_its_bound(hub, here):
 
     looking = threading.Thread(target=look)
     looking.start()
-    said = lmdyn(hub, here, *command, "step*", "--out", "found", "--keep", "2")
+    lmdyn(hub, here, *command, "step*", "--out", "found", "--keep", "2")
     ended.set()
     looking.join()
-    assert "at most 2 downloaded checkpoints" in said
     seen = pd.read_parquet(here / "found" / "observations" / "learning_curves")
     assert sorted(seen["step"].unique()) == list(range(7))
     assert 2 <= most[0] <= 2 + 1 + 1  # the bound, that of step 5, and the first

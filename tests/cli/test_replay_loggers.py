@@ -256,14 +256,14 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     for i in (1, 0):
         main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
     main(["analyze", str(run), "--logger", "WandbLogger", "--out", str(tmp_path / "out")])
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("curves: ")]
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to see the curves: ")]
     import wandb as package
 
     package.finish()  # the training's
     runs = offline_runs(tmp_path)
     assert runs.keys() == {"lm", "lm-replay", "lm-replay-1of2"}
     folders = [runs[f"lm{name}"]["folder"] for name in ("", "-replay-1of2", "-replay")]
-    assert said == [f"curves: wandb sync {folder}" for folder in folders]
+    assert said == [f"to see the curves: wandb sync {folder}" for folder in folders]
     for name, found in runs.items():
         assert found["run"].project == "p"
         assert (found["run"].run_id == "training") == (name == "lm")

@@ -168,7 +168,7 @@ def test_parts_that_lie_over_each_other_are_refused(checkpoint):
     _, second = sorted(chunks, key=lambda chunk: chunk.offsets)
     second.offsets = torch.Size((second.offsets[0] - 1, 0))
     rewrite_index(checkpoint, found)
-    with pytest.raises(ValueError, match=r"the parts of state_dict\.net\.0\.weight do not cover"):
+    with pytest.raises(ValueError, match="the parts of a tensor do not cover it exactly once"):
         read_sharded(checkpoint)
 
 
@@ -190,7 +190,7 @@ def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names
     (tmp_path / "resume" / names[1] / ".metadata").unlink()
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names[:1]
-    assert f"{names[1]} is a folder without a complete checkpoint: it is ignored" in caplog.text
+    assert f"{names[1]} is ignored: the folder has no complete checkpoint" in caplog.text
 
 
 def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):

@@ -51,6 +51,12 @@ SHORT_FIT = {"budget": {"max_updates": 2}}
 # The arguments of each observer; a few of them differ between families, below.
 OBSERVERS = {
     "AttentionPatterns": {"max_tokens": 300, "size": 4},
+    "Choices": {
+        "probe": object_of(
+            "ChoiceFiles", files="tests/golden/pairs.jsonl", group="{UID}",
+            options=["{sentence_good}", "{sentence_bad}"],
+        ),
+    },
     "Curvature": {"max_tokens": 100, "eigenvalues": 2, "probes": 2, "tolerance": 0.1},
     "DepthPerformance": {
         "times": [0, 2, 3], "training": {"updates": 3}, "batch_rows": 4, "fine_tuned_times": [1], **SHORT_FIT,
@@ -83,6 +89,7 @@ OBSERVERS = {
     "LossChangeAllocation": {"max_tokens": 200, "layers": ["upos"], "bands": [5, 50], "most_points": 5},
     "MinimalPairs": {"probe": object_of("PairFiles", files="tests/golden/pairs.jsonl"), "ties": "draw"},
     "NgramDivergence": {"order": 3, "max_tokens": 200, "drawn_tokens": 60},
+    "Reading": {"probe": object_of("ReadingFiles", files="tests/golden/reading.csv")},
     "ScaffoldRule": {"instances": 10, "context": 4},
     "Similarity": {
         "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
@@ -113,8 +120,8 @@ OF_FAMILY = {
     ("masked", "Sparsity"): {"matched_size": None, "pos_classes": False, "min_count": 5},
 }
 COMMON = (
-    "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation", "MinimalPairs",
-    "NgramDivergence", "Similarity", "Sparsity", "Surprisals", "Trajectory", "WeightSpectra",
+    "Choices", "Curvature", "DiagnosticProbe", "Geometry", "Landscape", "LearningCurves", "LossChangeAllocation",
+    "MinimalPairs", "NgramDivergence", "Reading", "Similarity", "Sparsity", "Surprisals", "Trajectory", "WeightSpectra",
 )  # fmt: skip
 ENCODER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 WORDS = object_of("GrammarCorpus", **GRAMMAR, **ROWS)
@@ -158,10 +165,10 @@ FAMILIES = {
         ),
         "data": object_of("PretrainingCorpus", pairs="order", **MASKED),
         "observers": (
-            "AttentionPatterns", "Curvature", "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics",
-            "Geometry", "Handwriting", "Landscape", "LearningCurves", "LoopConvergence", "LossChangeAllocation",
-            "MinimalPairs", "NgramDivergence", "Similarity", "Sparsity", "Surprisals", "TokenLearning", "Trajectory",
-            "WeightSpectra", "WorldKnowledge",
+            "AttentionPatterns", "Choices", "Curvature", "DepthPerformance", "Downstream", "EdgeProbe",
+            "EncoderDynamics", "Geometry", "Handwriting", "Landscape", "LearningCurves", "LoopConvergence",
+            "LossChangeAllocation", "MinimalPairs", "NgramDivergence", "Reading", "Similarity", "Sparsity",
+            "Surprisals", "TokenLearning", "Trajectory", "WeightSpectra", "WorldKnowledge",
         ),
     },
     "towers": {
@@ -187,12 +194,9 @@ class RoundedStart(L.Callback):
 def configuration(family: str, folder: Path) -> Path:
     """The file of a family's run: three updates in float64, observed before the first and after the last."""
     made = FAMILIES[family]
-    observers = [
-        object_of(
-            name, **OF_FAMILY.get((family, name), OBSERVERS[name]), schedule=SCHEDULE, log_figures=False
-        )
-        for name in made["observers"]
-    ]
+    given = {name: OF_FAMILY.get((family, name), OBSERVERS[name]) for name in made["observers"]}
+    every = {"schedule": SCHEDULE, "log_figures": False}
+    observers = [object_of(name, **arguments, **every) for name, arguments in given.items()]
     saver = object_of("ScheduledCheckpoint", schedule=SCHEDULE)
     logger = object_of("TensorBoardLogger", save_dir=str(folder), name=None, version="run")
     content = {
@@ -295,9 +299,8 @@ def write_run() -> None:
     content = json.loads(provenance.read_text(encoding="utf-8"))
     for session in content["sessions"]:
         session.update(host="host", command=["lmdyn", "fit", "--config", "in.yaml"])
-    content["claims"] = {
-        "saphra2019_sparsity": content["claims"]["saphra2019_sparsity"]
-    }  # which reads what is here
+    # which reads what is here
+    content["claims"] = {"saphra2019_sparsity": content["claims"]["saphra2019_sparsity"]}
     provenance.write_text(json.dumps(content, indent=1), encoding="utf-8")
     Path(f"{RUN}.json").write_text(json.dumps({**machine(), "sha256": digest(Path(RUN, LAST))}) + "\n")
 

@@ -60,7 +60,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "LearningCurves": lambda: {},
     "Similarity": lambda: {},
     "DiagnosticProbe": lambda: {"train_tokens": 300, "classifier": DiagnosticClassifier(epochs=2)},
-    "Interdependence": lambda: {"max_distance": 3, "min_pairs": 10},
+    "Interdependence": lambda: {"max_distance": 2, "min_pairs": 10, "max_tokens": 300},
     "ScaffoldRule": lambda: {"instances": 10, "context": 4},
     "TokenLearning": lambda: {"max_words": 20, "probe": D.SpanCorpus(pieces(), tasks=[])},
     "EdgeProbe": lambda: {
@@ -70,6 +70,10 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "WorldKnowledge": lambda: {"probe": D.FactCorpus(D.GrammarFacts(pieces()))},
     "Surprisals": lambda: {"least_contexts": 2, "least_context_tokens": 2},
     "MinimalPairs": lambda: {"probe": D.PairFiles("tests/golden/pairs.jsonl"), "most": 2},
+    "Choices": lambda: {
+        "probe": D.ChoiceFiles("tests/golden/pairs.jsonl", ["{sentence_good}", "{sentence_bad}"]), "most": 2
+    },
+    "Reading": lambda: {"probe": D.ReadingFiles("tests/golden/reading.csv")},
     "NgramDivergence": lambda: {"order": 3, "max_tokens": 200, "drawn_tokens": 60},
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
     "Geometry": lambda: {"max_tokens": 200, "max_samples": 40},
@@ -249,20 +253,9 @@ def _observed(ready: Mapping[str, Observer], module: nn.Module) -> dict[str, Any
 
 Table = Mapping[str, Mapping[str, Cell]]
 
-_INTRODUCTION = """# Architectures
-
-This table shows which observers run on which architectures, as tests measure it. `yes`: the observer runs, and its
-numbers are finite. `no (3)`: the observer raises an error before training, for reason 3 of the list below. The models
-are tiny and have random weights. transformers builds them, or `tests/helpers/architectures.py` contains them as users
-would write them. Observers have their default settings except for small budgets, and suitable data
-(`tests/helpers/architecture_table.py`). Interdependence uses the backend `shapley`, except for `deep_lstm`.
-`python -m tests.helpers.architecture_table` writes this page, and `tests/test_architectures.py` compares it with new
-measurements.
-"""
-
 
 def page(table: Table) -> str:
-    """The page of a table."""
+    """The page of a table, below the introduction that it has."""
     observers = [*next(iter(table.values()))]
     reasons: dict[tuple[str, str], int] = {}
     for observer in observers:
@@ -278,7 +271,8 @@ def page(table: Table) -> str:
         ["---"] * (len(observers) + 1),
         *([name, *(cell(o, c) for o, c in cells.items())] for name, cells in table.items()),
     ]
-    lines = [_INTRODUCTION, *(f"| {' | '.join(row)} |" for row in rows), "", "## Reasons", ""]
+    introduction = PAGE.read_text(encoding="utf-8").partition("\n|")[0]
+    lines = [introduction, *(f"| {' | '.join(row)} |" for row in rows), "", "## Reasons", ""]
     for (observer, reason), number in reasons.items():
         lines.append(f"{number}. {observer}: {reason}")
     return "\n".join(lines) + "\n"

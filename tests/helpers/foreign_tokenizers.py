@@ -13,6 +13,19 @@ SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\
 """The kind of pattern by which the tokenizers of Llama 3 and OLMo 2 split."""
 
 
+class NumberedWords:
+    """Word i is ``w<i>``."""
+
+    def __init__(self, size, special):
+        self.size, self.all_special_ids = size, special
+
+    def __len__(self):
+        return self.size
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{i}" for i in ids]
+
+
 def byte_level(texts, vocab_size=300, **special):
     """A byte-level tokenizer of a few texts; special tokens by their names, in the order of their ids."""
     backend = Tokenizer(models.BPE())

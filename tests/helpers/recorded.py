@@ -1,6 +1,7 @@
 """What observers declare of what they record, held against logged tags and stored values."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ ELSEWHERE = {
     "Sparsity": "attention",  # tests/callbacks/words/test_sparsity.py
     "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py
     "Landscape": "explained_variance",  # tests/callbacks/landscape/test_landscape.py
+    "MinimalPairs": "ngram",  # tests/callbacks/words/test_minimal_pairs.py
     "Downstream": "exact_match",  # tests/callbacks/probing/test_downstream.py
 }
 """By observer, what is in the quantities of those forms of tags that runs of the registry do not log, and where a test
@@ -95,5 +97,7 @@ def check_values(cls: type[Observer], table: pd.DataFrame) -> None:
             continue
         quantity = declared(cls.recorded, name)
         assert quantity is not None, f"{name} is recorded but not declared"
-        outside = [value for value in values if not quantity.holds(value)]
+        low, high = quantity.low, quantity.high
+        ends = -math.inf if low is None else low, math.inf if high is None else high
+        outside = [value for value in values if value < ends[0] - 1e-6 or value > ends[1] + 1e-6]
         assert not outside, f"{name} has values {outside[:5]}, outside of {quantity.bounds}"

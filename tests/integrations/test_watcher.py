@@ -1,8 +1,6 @@
 """Observers in a loop of the user's own: what they record is what they record under Lightning."""
 
 import json
-import logging
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -28,7 +26,6 @@ from lmdyn.callbacks import (
     Steps,
     WeightSpectra,
 )
-from lmdyn.callbacks.training.modes import REFUSED
 from lmdyn.cli.pages.overview import conditions, known_facts
 from lmdyn.cli.replay.subject import Subject
 from lmdyn.runs.observed_run import RunFolder
@@ -208,7 +205,7 @@ def test_a_killed_loop_continues_and_nothing_is_lost(tmp_path):
         raise KeyboardInterrupt  # the checkpoint is that of step 5
     cut.load_state_dict(torch.load(folder / "checkpoints" / "step=000000005.ckpt")["state_dict"])
     watched = cut.state_dict()["hidden.weight"].clone()
-    with pytest.raises(ValueError, match=r"holds .*000000005.*, which is later than step 0: .* step=…"):
+    with pytest.raises(ValueError, match=r"contains .*000000005.*, later than step 0: .* step=…"):
         watch(cut, folder)
     with watch(cut, folder, checkpoints=True, step=5) as watcher:
         assert torch.equal(cut.state_dict()["hidden.weight"], watched)
@@ -285,6 +282,25 @@ def test_a_schedule_fires_when_a_step_is_reached_or_passed(tmp_path):
         watcher.step(10)
 
 
+def test_a_schedule_of_amounts_fires_at_the_first_update_at_or_past_each(tmp_path):
+    schedule = Steps(at=(), last=False, words=(10, 20, 21, 100), tokens=(1000,))
+    with watch(Bigrams(), tmp_path, observers=[LearningCurves()], schedule=schedule) as watcher:
+        for step, words, tokens in (
+            (1, 9, 1),
+            (2, 10, 2),
+            (5, 30, 3),
+            (6, 31, 1000),
+            (7, 99, 1001),
+            (7, 150, 1001),
+        ):
+            watcher.step(step, words=words, tokens=tokens)
+        with pytest.raises(
+            ValueError, match=r"amounts of words, which are not counted: pass `words` to watcher\.step"
+        ):
+            watcher.step(8, tokens=2000)
+    assert list(RunFolder(tmp_path).read("learning_curves")["step"].unique()) == [2, 5, 6]
+
+
 def test_refusals_leave_the_folder_free(tmp_path):
     class Rows(Dataset):
         def __len__(self):
@@ -304,15 +320,13 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"observers": "Geometry"}, "observers contain 'Geometry': expected observers"),
         ({"schedule": 100}, "schedule is 100: expected steps, such as Steps"),
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
-        ({"step": "1"}, "step is '1': expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
         ({"probe": iter(PROBE)}, "can be iterated over again, got an iterator"),
         ({"probe": PROBE[0]}, r"expected batches, such as \[batch\] or a DataLoader, got a mapping"),
         (
-            {"probe": PROBE[0]["input_ids"]},
-            r"expected batches, such as \[batch\] or a DataLoader, got Tensor",
+            {"tokenizer": ["a", "b"]},
+            "tokenizer is of list, which has no all_special_ids, convert_ids_to_tokens: expected",
         ),
-        ({"probe": 3}, "expected batches, such as .*got a whole number"),
         ({"train": iter(TRAIN)}, "`train` is an iterator, which counting would leave empty"),
         ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
         ({"logger": 3}, "logger is 3: expected 'tensorboard', an object with"),
@@ -373,16 +387,9 @@ def test_counts_of_tokens_are_by_their_ids(tmp_path):
         assert saved["count"].tolist() == expected
     assert_refused(
         lambda given: watch(Bigrams(), tmp_path, token_counts=given),
-        (
-            {"given": table.sort_values("count", ascending=False)},
-            "a row for each token id, in the order of ids",
-        ),
         ({"given": table.iloc[3:]}, "a row for each token id, in the order of ids"),
         ({"given": table.rename(columns={"count": "n"})}, "must have a column `count`"),
-        ({"given": {"0": 5}}, "`token_counts` has 5 for '0': expected whole numbers"),
-        ({"given": {-100: 5, 3: 1}}, "`token_counts` has 5 for -100: expected whole numbers"),
         ({"given": {0: float("nan")}}, "`token_counts` has nan for 0: expected whole numbers"),
-        ({"given": {0: float("inf")}}, "`token_counts` has inf for 0: expected whole numbers"),
     )
 
 
@@ -488,8 +495,6 @@ def test_a_loop_of_nanogpt_s_form_and_one_in_half_precision(tmp_path, dtype):
 
 
 def test_curves_go_where_the_user_looks(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     class Run:
         """What Weights & Biases and trackio have."""
 
@@ -507,16 +512,12 @@ def test_curves_go_where_the_user_looks(tmp_path):
             self.points.append((tag, step))
 
     run, writer = Run(), Writer()
-    for logger in ("tensorboard", run, writer):
+    for logger in (run, writer):
         folder = tmp_path / type(logger).__name__
         for net, options in ((Bigrams(), {}), (Bigrams(), {"step": 2})):  # killed, and continued
-            kinds = [LearningCurves(log_figures=False)]
-            with watch(
-                net, folder, observers=kinds, schedule=Steps(every=1), logger=logger, **options
-            ) as watcher:
+            options |= {"observers": [LearningCurves(log_figures=False)], "schedule": Steps(every=1)}
+            with watch(net, folder, logger=logger, **options) as watcher:
                 train(net, watcher, start=options.get("step", 0), end=3)
-    shown = EventAccumulator(str(tmp_path / "str")).Reload().Scalars("learning_curves/loss")
-    assert [point.step for point in shown] == [0, 1, 2, 3]
     assert ("learning_curves/loss", 3) in writer.points
     logged = [values for values in run.logged if "lmdyn/learning_curves/loss" in values]
     assert [values["lmdyn/step"] for values in logged] == [0, 1, 2, 3, 3]
@@ -537,19 +538,6 @@ def test_pictures_go_to_a_run_one_by_one(tmp_path, monkeypatch):
     pictures = [v for values in logged for v in values.values() if isinstance(v, Image)]
     assert pictures
     assert pictures[0].shape[-1] in (3, 4)
-
-
-def test_printed_commands_can_be_pasted_into_a_shell(tmp_path, caplog):
-    folder = tmp_path / "my runs"
-    with caplog.at_level(logging.INFO):
-        lmdyn.watch(Bigrams(), LearningCurves(), probe=PROBE, folder=folder).close()
-    printed = dict(
-        said.split(": ", 1) for said in caplog.messages if said.startswith(("curves: ", "report: "))
-    )
-    assert {kind: Path(shlex.split(command)[-1]) for kind, command in printed.items()} == {
-        "curves": folder,
-        "report": folder,
-    }
 
 
 def test_nothing_costs_nothing_between_observations(tmp_path):
@@ -591,41 +579,15 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
             pass
     of_groups = conditions({name: tmp_path / name for name in ("8", "9")})
     assert of_groups["8"] != of_groups["9"]
-    facts = known_facts(tmp_path / "4", [])
-    assert facts["model"].startswith("Bigrams")
-    assert facts["optimizer"].startswith("SGD (lr 0.5")
-    assert facts["data"].startswith("list (size 12, observed text ")
-    assert facts["seed"] == "4"
+    assert "data" not in known_facts(tmp_path / "4", [])  # a list of batches does not say what it is
 
 
-@pytest.mark.slow
-def test_a_loop_of_accelerate(tmp_path):
-    from accelerate import Accelerator
-
-    accelerator, net, plain = Accelerator(cpu=True), Bigrams(), Bigrams()
-    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.5))
-    watcher = watch(model, tmp_path)
-    for step, batch in enumerate(TRAIN, 1):
-        optimizer.zero_grad()
-        accelerator.backward(loss_of(model, batch))
-        optimizer.step()
-        watcher.step(step)
-    watcher.close()
-    with watch(plain, tmp_path / "plain") as watcher:
-        train(plain, watcher)
-    for name, table in tables(tmp_path / "plain").items():
-        pd.testing.assert_frame_equal(tables(tmp_path)[name], table)
-
-
-def test_modes_that_the_guide_refuses_are_refused(tmp_path):
+def test_an_engine_of_deepspeed_is_refused(tmp_path):
     class DeepSpeedEngine(Bigrams):
         """As DeepSpeed names its wrapper."""
 
     with pytest.raises(ValueError, match="DeepSpeed is not supported: observe its checkpoints"):
         watch(DeepSpeedEngine(), tmp_path)
-    guide = Path(__file__).parents[2] / "docs" / "start" / "your_loop.md"
-    refused = [line for line in guide.read_text(encoding="utf-8").splitlines() if "| refused" in line]
-    assert [line.split("|")[1].strip() for line in refused] == list(REFUSED)
 
 
 def test_a_compiled_model_is_observed_and_saved_as_it_is_uncompiled(tmp_path):
@@ -702,7 +664,7 @@ def rank_main(folder):
     for refused, options, why in (  # on both ranks
         (Bigrams(), {"folder": folder / "sharded"}, "later than step 0"),
         (divided, {}, "tensor parallelism is not supported: ranks that hold parts of a layer"),
-        (sharded(Bigrams()), {"checkpoints": True}, "checkpoints of sharded weights are not written"),
+        (sharded(Bigrams()), {"checkpoints": True}, "no checkpoints of sharded weights"),
         (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: not tested with sharded weights"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -10,8 +10,6 @@ from tests.helpers.ranks import TORCHRUN, run_ranks
 from tests.models.quiet import trainer
 
 pytestmark = [
-    # Lightning 2.6 against torch 2.13's pytrees
-    pytest.mark.filterwarnings("ignore:.*isinstance\\(treespec, LeafSpec\\)"),
     # machines that have a GPU
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     # runs without validation are meant
@@ -277,37 +275,11 @@ def test_vocabulary_from_the_datamodule_is_in_the_checkpoint(tmp_path):
     assert set(checkpoint["state_dict"]) == {name for name, _ in model.named_parameters()}  # no carried state
 
 
-def test_resuming_continues_annealing_and_weights(tmp_path):
-    script = (3.0, 4.0, 3.5)
-    ends = []
-    for epochs in ((3,), (1, 3)):
-        path = None
-        for last in epochs:
-            torch.manual_seed(0)
-            model = Scripted(VOCAB, 5, 5, dropout=0.0)
-            model.script = script if path is None else script[1:]
-            run = trainer(max_epochs=last)
-            run.fit(model, Windows(), Windows(windows=1), ckpt_path=path, weights_only=True)
-            path = tmp_path / f"{last}.ckpt"
-            run.save_checkpoint(path)
-        ends.append(weights(model))
-        assert (learning_rate(model), model.best_val_loss) == (1.25, 3.0)
-    assert same(*ends)
-
-
-def test_resume_state_restores_the_carried_state():
-    assert small().resume_state() == {}
+def test_a_carried_state_of_other_layers_is_refused():
     model = small()
     trainer().fit(model, Windows())
-    state = model.resume_state()
-    assert {name: tuple(t.shape) for name, t in state.items()} == {"h": (2, 4, 5), "c": (2, 4, 5)}
-    other = small()
-    other.load_resume_state(state)
-    assert same(list(state.values()), list(other.resume_state().values()))
-    other.load_resume_state({})
-    assert other.resume_state() == {}
     with pytest.raises(ValueError, match="h and c of 3 layers"):
-        small(num_layers=3).load_resume_state(state)
+        small(num_layers=3).load_resume_state(model.resume_state())
 
 
 def test_continuing_without_a_state_is_said(caplog):

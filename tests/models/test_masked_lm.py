@@ -105,9 +105,9 @@ def test_electra_samples_from_the_generator():
     probabilities = module(ids).logits[0, 2].mul(40).softmax(-1)
     drawn = []
     module._discriminate = lambda corrupted, given: drawn.append(corrupted) or torch.zeros(4000, 6)
-    at, wanted = torch.full((4000, 1), 2), batch["labels"][:, 2:3]
+    at = torch.full((4000, 1), 2)
     logits = module(ids).logits[:, 2:3].mul(40).expand(4000, 1, VOCAB)
-    module._discriminator_loss(batch, {}, logits, at, wanted)
+    module._discriminator_loss(batch, logits, at)
     frequencies = torch.bincount(drawn[-1][:, 2], minlength=VOCAB) / 4000
     assert (frequencies - probabilities).abs().max() < 4 * (0.25 / 4000) ** 0.5
     assert (drawn[-1][:, [0, 1, 3, 4, 5]] == batch["input_ids"][:, [0, 1, 3, 4, 5]]).all()
@@ -187,8 +187,11 @@ def test_bad_settings_are_refused():
     bert = {"family": "bert"}
     assert_refused(
         MaskedLanguageModel,
-        (bert, "either a config"),
-        ({**bert, "config": {}, "pretrained": "x"}, "either a config"),
+        (bert, "expected a config for a new model, or pretrained weights"),
+        (
+            {**bert, "config": {}, "pretrained": "x"},
+            "expected a config for a new model, or pretrained weights",
+        ),
         ({**bert, "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
         ({**bert, "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
         ({**bert, "pretrained": "/nowhere/at/all"}, "cannot be reached"),

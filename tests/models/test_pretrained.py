@@ -271,17 +271,6 @@ def test_weights_are_those_of_the_folder(tmp_path, place):
             PretrainedLM(str(tmp_path / "model"))
 
 
-def test_predictions_are_surprisals_of_labels(tmp_path):
-    saved("gpt2", tmp_path)
-    module = PretrainedLM(str(tmp_path)).eval()
-    ids, labels = torch.tensor([[5, 6, 7]]), torch.tensor([[6, -100, 8]])
-    with torch.no_grad():
-        found = module.predict_step({"input_ids": ids, "labels": labels}, 0)
-        log_p = module(ids).logits[0].log_softmax(-1)
-    assert found[0, 0] == pytest.approx(-float(log_p[0, 6]))
-    assert found[0, 1].isnan()
-
-
 def test_published_weights_of_albert(tmp_path, caplog):
     """They have no pooler and no head for pairs of sentences, though their configuration names them."""
     model = saved("albert", tmp_path)

@@ -1,18 +1,12 @@
 import math
 
-import lightning as L
 import pytest
 import torch
 
 from lmdyn.models import LSTMTagger
 from tests.models.quiet import trainer
 
-pytestmark = [
-    # Lightning 2.6 against torch 2.13's pytrees
-    pytest.mark.filterwarnings("ignore:.*isinstance\\(treespec, LeafSpec\\)"),
-    # machines that have a GPU
-    pytest.mark.filterwarnings("ignore:GPU available but not used"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
 WORDS, TAGS, ROWS, TIME, WINDOWS = 6, 3, 4, 10, 8
 
@@ -40,18 +34,6 @@ class Tagged:
                 batch |= {name: tags[:, now], f"target_{name}": tags[:, following]}
             there = torch.ones(ROWS, TIME, dtype=torch.long)
             yield {**batch, "attention_mask": there, "continues": torch.full((ROWS,), i > 0)}
-
-
-class Data(L.LightningDataModule):
-    def setup(self, stage):
-        self.tokenizer = {str(i): i for i in range(WORDS)}
-        self.label_names = {"upos": ("ADJ", "NOUN", "VERB")}
-
-    def train_dataloader(self):
-        return Tagged(cyclic=True)
-
-    def val_dataloader(self):
-        return Tagged(cyclic=True)
 
 
 def tagger(**kwargs):
@@ -114,14 +96,3 @@ def test_prediction_leaves_out_padding():
     batch["attention_mask"][1, 7:] = 0
     predicted = tagger().eval().predict_step(batch, 0)
     assert torch.equal(predicted == -100, batch["attention_mask"] == 0)
-
-
-def test_sizes_from_the_datamodule_are_in_the_checkpoint(tmp_path):
-    model, run = LSTMTagger("upos", embedding_size=4, hidden_size=4), trainer()
-    run.fit(model, Data())
-    run.save_checkpoint(tmp_path / "last.ckpt")
-    loaded = LSTMTagger.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
-    assert (loaded.hparams["vocab_size"], loaded.hparams["num_labels"]) == (WORDS, TAGS)
-    assert loaded.label_key == "target_upos"
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name])

@@ -1,10 +1,9 @@
 """Inputs of measures, made from a sample of sizes and a seed; float64."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lmdyn.analysis import EncoderMap, TowerPredictions
+from lmdyn.analysis import TowerPredictions
 from tests.properties.measures import Args, Sample
 
 
@@ -57,10 +56,6 @@ def tokens() -> Tensor:
     return there
 
 
-def rows_of_attention(args: Args, k: int) -> Args:
-    return tuple(a[:k] for a in args)
-
-
 def exponents(s: Sample) -> Args:
     """(windows, batch) that begin above 0 and end below."""
     return (normal(s, 40, s.d1 + 1) * 0.1 + torch.linspace(0.3, -0.3, 40, dtype=torch.float64)[:, None],)
@@ -89,10 +84,6 @@ def positions_of_towers(args: Args, k: int) -> Args:
     return (args[0][:, :k],)
 
 
-def array(t: Tensor) -> np.ndarray:
-    return t.numpy()
-
-
 class Loop(torch.nn.Module):
     """A looped model of 9 types, in float64."""
 
@@ -111,10 +102,6 @@ class Loop(torch.nn.Module):
         return self.out(x)
 
 
-def encoder_map(module: torch.nn.Module, batch: dict[str, Tensor]) -> EncoderMap:
-    return EncoderMap(module, batch)
-
-
 def lstm(width: int = 3, hidden: int = 4) -> torch.nn.LSTM:
     g = torch.Generator().manual_seed(1)
     made = torch.nn.LSTM(width, hidden, batch_first=True)
@@ -126,8 +113,3 @@ def lstm(width: int = 3, hidden: int = 4) -> torch.nn.LSTM:
 def contraction(x: Tensor) -> Tensor:
     """A map of (batch, …, d) whose rows do not see each other, to the fixed point 1."""
     return 1 + (x - 1) * torch.linspace(0.3, 0.8, x.shape[-1], dtype=x.dtype)
-
-
-def logistic(x: Tensor) -> Tensor:
-    """Chaotic on [0, 1]."""
-    return 3.9 * x * (1 - x)

@@ -281,11 +281,8 @@ MAPS: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "lengths": _lengths,  # of each row, by a factor of its own
     "row_shift": _of_rows,  # all features of a row by one number
     "units": lambda x, g: x[..., torch.randperm(x.shape[-1], generator=g)],
-    "units_signs": lambda x, g: x * torch.randn(x.shape[-1], generator=g, dtype=torch.float64).sign(),
     "rising": lambda x, g: x**3 + x,
     "rows": lambda x, g: x[torch.randperm(len(x), generator=g)],
-    "middle": lambda x, g: x[:, torch.randperm(x.shape[1], generator=g)],
     "samples": lambda x, g: x.index_select(-2, torch.randperm(x.shape[-2], generator=g)),
-    "last": lambda x, g: x[..., torch.randperm(x.shape[-1], generator=g)],
 }
 """What may change nothing: of an argument (…, samples, units), or (samples,)."""

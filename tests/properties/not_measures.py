@@ -21,8 +21,8 @@ _WHY = {
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
         attention.head_ablation.* attention.token_path.* parameters.at_point.* parameters.head_matrices.*
         parameters.linear_weight.* parameters.loss_gradient.* weights.matrices.* weights.spectra.head_spectra
-        inspection.label_convention.* inspection.token_effects.* words.surprisal.* words.minimal_pairs.*
-        words.extrema.* words.ngram_counts.* words.ngram_models.*
+        inspection.label_convention.* inspection.token_effects.* words.surprisal.* words.minimal_pairs.* words.reading.*
+        words.choices.* words.extrema.* words.ngram_counts.* words.ngram_models.*
         words.acquisition.* words.words_in_pieces.*
         probing.depth_heads.{pooled_states,states_at}
         probing.state_decoder.{RetrainedDecoder,retrain_decoders} probing.tower_heads.*

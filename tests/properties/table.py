@@ -16,22 +16,12 @@ from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, atte
 from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
 from lmdyn.analysis.geometry.rectifiers import UnitSigns
 from lmdyn.analysis.geometry.spectrum import exp_entropy
+from lmdyn.analysis.inspection import weights_audit as W
 from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
-from lmdyn.analysis.inspection.weights_audit import (
-    out_of_order,
-    squared_distances,
-    tensor_sketches,
-    weights_sketch,
-)
 from lmdyn.analysis.orbits.growth_rate import arrival
 from lmdyn.analysis.orbits.trajectories import state_norm
-from lmdyn.analysis.probing.depth_heads import (
-    ReadoutTraining,
-    prediction_scores,
-    readout_correlation,
-    train_linear_readouts,
-)
+from lmdyn.analysis.probing import depth_heads as D
 from lmdyn.analysis.probing.edge_probes import f1_counts, micro_f1, span_means
 from lmdyn.analysis.probing.task_metrics import best_spans, classification_metrics, regression_metrics
 from lmdyn.analysis.similarity.kernels import pair_distances, pairs_of_rows
@@ -47,11 +37,7 @@ from lmdyn.analysis.statistics.multiplicity import holm
 from lmdyn.analysis.statistics.rank_blocks import RankCorrelations, blocks_of_clusters
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import variance_components
-from lmdyn.analysis.words.concentration import (
-    concentration_and_norm,
-    frequency_correlation_error,
-    unigram_entropy,
-)
+from lmdyn.analysis.words import concentration as C
 from lmdyn.analysis.words.learning_order import learning_order, rescaled
 from tests.properties import inputs as I
 from tests.properties.measures import (
@@ -176,7 +162,7 @@ SIMILARITY = [
             lambda s: (I.normal(s, s.d1).abs().sort(descending=True).values,), low=0, high=4, nan=not_finite,
             inf=not_finite, invariant={0: "scale"}, constant=AS_USUAL, one=AS_USUAL, empty=is_empty, half=NONE),
     *(Measure(f"similarity.divergence.{call.__name__}", call, I.two_distributions, low=0, high=high, symmetric=both,
-              nan=Refused("not distributions"), invariant={"all": "last"}, constant=Refused("not distributions"),
+              nan=Refused("not distributions"), invariant={"all": "units"}, constant=Refused("not distributions"),
               one=AS_USUAL, empty=NOTHING, integers=NO_CASE, half=FLOAT16)
       for call, high, both in ((A.kullback_leibler, torch.inf, False), (A.jensen_shannon, np.log(2), True))),
 ]  # fmt: skip
@@ -188,21 +174,21 @@ WORDS = [
             invariant={0: "lengths scale sign units"}, empty=NOTHING, one=AS_USUAL),
     Measure("words.concentration.concentration", lambda v: A.concentration(0 * v), I.vectors, nan=NAN, constant=NAN,
             empty=NOTHING, one=NAN, variant="zero"),
-    Measure("words.concentration.concentration_and_norm", concentration_and_norm, I.vectors, low=0, nan=SOME_NAN,
+    Measure("words.concentration.concentration_and_norm", C.concentration_and_norm, I.vectors, low=0, nan=SOME_NAN,
             inf=AS_USUAL, invariant={0: "sign units"}, empty=NOTHING, one=AS_USUAL),
     Measure("words.concentration.attention_entropy", A.attention_entropy, lambda s: (I.distributions(s),), low=0,
             high=np.log(4), nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, invariant={0: "units"}, empty=NOTHING, one=AS_USUAL,
             integers=NO_CASE),
     Measure("words.concentration.normalized_attention_entropy", A.normalized_attention_entropy,
-            lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, invariant={0: "last"},
+            lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, invariant={0: "units"},
             empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("words.concentration.frequency_correlation", A.frequency_correlation, I.two_series, low=-1, high=1,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
             symmetric=True, constant=NAN, one=NAN, empty=NAN),
-    Measure("words.concentration.frequency_correlation_error", frequency_correlation_error, I.two_series, low=0,
+    Measure("words.concentration.frequency_correlation_error", C.frequency_correlation_error, I.two_series, low=0,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
             symmetric=True, constant=NAN, one=NAN, empty=NAN, lengths=NO_CASE),
-    Measure("words.concentration.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()),
+    Measure("words.concentration.unigram_entropy", lambda x: C.unigram_entropy((8 * x).abs().long()),
             lambda s: (I.normal(s, s.n),),
             nan=NO_CASE, low=0, invariant={0: "rows sign"}, constant=AS_USUAL, empty=NAN, half=NONE, integers=NO_CASE),
     Measure("words.frequency_matching.match_frequency",
@@ -353,9 +339,9 @@ def two_attentions(s: Sample) -> Args:
 
 
 ATTENTION = [
-    Measure("attention.attention_scores.attention_scores attention.attention_scores.rows_on_tokens", scored,
-            lambda s: (I.attention(s),), low=-1, high=np.log(5), nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL,
-            integers=NO_CASE),
+    Measure("attention.attention_scores.attention_scores attention.attention_scores.rows_on_tokens "
+            "attention.attention_scores.on_tokens", scored, lambda s: (I.attention(s),), low=-1, high=np.log(5),
+            nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.attention_scores.AttentionPatternSums", summed_scores, lambda s: (I.attention(s),), low=-1,
             high=99, nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.head_divergence.head_divergences", divergent, two_attentions, low=0, nan=SAME_OR_NAN,
@@ -707,28 +693,18 @@ PREFERENCE = [
 
 
 def probed(train, test):
-    labels = torch.arange(len(train)) % 3, torch.arange(len(test)) % 3
-    how = A.DiagnosticClassifier(epochs=1, batch_size=8)
+    (x, y), (u, v) = (({"h": t.float()}, {"tag": torch.arange(len(t)) % 3}) for t in (train, test))
     found = A.diagnostic_probe(
-        {"h": train.float()},
-        {"tag": labels[0]},
-        {"h": test.float()},
-        {"tag": labels[1]},
-        {"tag": 3},
-        classifier=how,
+        x, y, u, v, {"tag": 3}, classifier=A.DiagnosticClassifier(epochs=1, batch_size=8)
     )
     return found.accuracy, found.loss
 
 
 def described(x):
-    found = A.description_length(
-        {"h": x.float()},
-        {"tag": torch.arange(len(x)) % 3},
-        {"tag": 3},
-        fractions=(0.2, 0.5, 1.0),
-        classifier=A.DiagnosticClassifier(epochs=1),
-    )
-    return found.codelength
+    how = {"fractions": (0.2, 0.5, 1.0), "classifier": A.DiagnosticClassifier(epochs=1)}
+    return A.description_length(
+        {"h": x.float()}, {"tag": torch.arange(len(x)) % 3}, {"tag": 3}, **how
+    ).codelength
 
 
 def two_features(s: Sample) -> Args:
@@ -754,7 +730,7 @@ def best(start, end):
 
 
 def readouts(x, scores):
-    found = train_linear_readouts(x[None], scores, ReadoutTraining(ridge=1e-3))
+    found = D.train_linear_readouts(x[None], scores, D.ReadoutTraining(ridge=1e-3))
     return found.weight, found.bias
 
 
@@ -771,9 +747,6 @@ PROBING = [
     Measure("probing.edge_probes.f1_counts", counted_any,
             lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"},
             rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL, empty=NAN, half=NONE, variant="multi-label"),
-    Measure("probing.edge_probes.f1_counts", lambda z: (counted(z * torch.nan), counted_any(z * torch.nan)),
-            lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=NAN, constant=NAN, half=NONE,
-            variant="NaN throughout"),
     Measure("probing.edge_probes.span_means", spans_of, lambda s: (I.normal(s, 6, 3),), nan=SAME_OR_NAN, empty=NOTHING,
             one=NOTHING, inf=AS_USUAL),
     Measure("probing.task_metrics.regression_metrics", regression_metrics, I.two_series, low=-1, high=1, symmetric=True,
@@ -787,9 +760,9 @@ PROBING = [
             lambda s: (I.normal(s, s.n, 5), I.normal(s, s.n, 5, seed=1)), nan=SAME_OR_NAN, inf=AS_USUAL,
             empty=NOTHING, one=AS_USUAL),
     Measure("probing.depth_heads.prediction_scores",
-            lambda z: prediction_scores(z, torch.arange(len(z)) % 4), lambda s: (I.normal(s, s.n, 4),), low=0,
+            lambda z: D.prediction_scores(z, torch.arange(len(z)) % 4), lambda s: (I.normal(s, s.n, 4),), low=0,
             nan=AS_USUAL, inf=AS_USUAL, invariant={0: "row_shift"}, empty=NOTHING, one=AS_USUAL, half=NONE),
-    Measure("probing.depth_heads.readout_correlation", readout_correlation, I.two_series, low=-1, high=1,
+    Measure("probing.depth_heads.readout_correlation", D.readout_correlation, I.two_series, low=-1, high=1,
             invariant={0: "scale shift", 1: "scale shift"}, constant=Value(0), one=Value(0),
             empty=Refused("at least one"), tolerance=1e-6),
     Measure("probing.depth_heads.train_linear_readouts probing.depth_heads.LinearReadouts", readouts,
@@ -825,13 +798,13 @@ INSPECTION = [
     Measure("inspection.forward.token_losses", lambda z: token_losses(z, torch.arange(5).expand(len(z), 5) % 4),
             lambda s: (I.normal(s, s.n, 5, 4),), low=0, nan=SOME_NAN, minus_inf=AS_USUAL, invariant={0: "row_shift"},
             empty=NOTHING, one=AS_USUAL, integers=Refused("floating-point")),
-    Measure("inspection.weights_audit.squared_distances", partial(squared_distances, width=2), I.vectors, low=0,
+    Measure("inspection.weights_audit.squared_distances", partial(W.squared_distances, width=2), I.vectors, low=0,
             nan=SAME_OR_NAN, inf=AS_USUAL, invariant={0: "shift rotation sign"}, empty=NOTHING, one=AS_USUAL),
-    Measure("inspection.weights_audit.out_of_order", out_of_order, I.vectors, low=0, high=1, nan=AS_USUAL,
+    Measure("inspection.weights_audit.out_of_order", W.out_of_order, I.vectors, low=0, high=1, nan=AS_USUAL,
             invariant={0: "shift rotation scale"}, constant=Value(0), one=Value(0), empty=NOTHING, half=NONE),
-    Measure("inspection.weights_audit.tensor_sketches", lambda x: tensor_sketches({"w": x}).get("w", x.sum()),
+    Measure("inspection.weights_audit.tensor_sketches", lambda x: W.tensor_sketches({"w": x}).get("w", x.sum()),
             I.vectors, nan=SOME_NAN, inf=AS_USUAL, empty=NOTHING, one=AS_USUAL),
-    Measure("inspection.weights_audit.weights_sketch", lambda x: weights_sketch({"w": x}, size=17), I.vectors,
+    Measure("inspection.weights_audit.weights_sketch", lambda x: W.weights_sketch({"w": x}, size=17), I.vectors,
             nan=SOME_NAN, inf=AS_USUAL, empty=NOTHING, one=AS_USUAL),
 ]  # fmt: skip
 

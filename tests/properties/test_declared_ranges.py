@@ -10,20 +10,15 @@ from tests.properties.table import TABLE
 
 SAME = {
     "Similarity": {
-        "cca": "similarity.cca.cca",
-        "svcca": "similarity.cca.svcca",
-        "pwcca": "similarity.cca.pwcca",
-        "linear_cka": "similarity.cka.linear_cka",
-        "procrustes": "similarity.procrustes.procrustes",
-        "kernel_cka": "similarity.cka.kernel_cka[rbf]",
-        "rsa": "similarity.rsa.rsa[correlation]",
+        **{measure: f"similarity.cca.{measure}" for measure in ("cca", "svcca", "pwcca")},
+        "linear_cka": "similarity.cka.linear_cka", "procrustes": "similarity.procrustes.procrustes",
+        "kernel_cka": "similarity.cka.kernel_cka[rbf]", "rsa": "similarity.rsa.rsa[correlation]",
     },
     "Sparsity": {
         "chi_activation": "words.concentration.concentration",
         "rho_gradient": "words.concentration.frequency_correlation",
         "rho_gradient_error": "words.concentration.frequency_correlation_error",
-        "normalized_attention_entropy": "words.concentration.normalized_attention_entropy",
-        "unigram_entropy": "words.concentration.unigram_entropy",
+        **{f"{of}_entropy": f"words.concentration.{of}_entropy" for of in ("normalized_attention", "unigram")},
     },
     "Interdependence": {"di": "interdependence.pairwise.decompositional_interdependence"},
     "LoopConvergence": {"residual": "dynamics.convergence.relative_change"},
@@ -33,8 +28,7 @@ SAME = {
         "standard_error": "preference.preference.preference_standard_error",
     },
     "Geometry": {
-        "anisotropy": "geometry.vector_sums.anisotropy",
-        "dead_units": "geometry.rectifiers.UnitSigns",
+        "anisotropy": "geometry.vector_sums.anisotropy", "dead_units": "geometry.rectifiers.UnitSigns",
         "first_token_attention": "attention.first_token.first_token_attention",
     },
     "Trajectory": {
@@ -42,7 +36,7 @@ SAME = {
         "coarse_share": "geometry.group_variance.nested_variance",
     },
     "Downstream": {"pearson": "probing.task_metrics.regression_metrics"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("observer", "quantity"), [(o, q) for o, of in SAME.items() for q in of])

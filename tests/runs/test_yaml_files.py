@@ -16,7 +16,6 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
     ("text", "message"),
     [
         ("", r":1: the file is empty"),
-        (" \n\n", r":1: the file is empty"),
         ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4\n", r":5: .*the key 'c' occurs twice"),
         ('a: 1\n"a": 2\n', r":2: .*the key 'a' occurs twice"),
         ("a: [1\nb: 2\n", r":2: .*while parsing a flow sequence"),

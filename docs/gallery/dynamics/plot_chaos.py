@@ -24,7 +24,7 @@ observer = EncoderDynamics(
 rows = run.observe(observer, steps=[0, run.last])
 
 # %%
-# A method that always gives a negative result shows little. Therefore, the same exponents are also computed for a
+# A method that always gives a negative result shows little. The script therefore computes the same exponents for a
 # map that is known to be chaotic: a random network x ↦ tanh(g·Wx) of 64 units is chaotic for a gain g well above
 # 1, and converges to 0 below it (Sompolinsky et al. 1988).
 generator = torch.Generator().manual_seed(0)
@@ -48,14 +48,14 @@ times = torch.arange(STEPS // TAU) * TAU
 for (gain, exponents), style in zip(random.items(), ("k:", "k--"), strict=True):
     ax.plot(times, exponents.mean(1), style, label=f"random network, g = {gain}")
 ax.axhline(0, color="0.7", lw=0.8, zorder=0)
-ax.set(xlabel="applications of the layer", ylabel=f"λ of windows of {TAU}, nats a step")
+ax.set(xlabel="applications of the layer", ylabel=f"λ of windows of {TAU}, nats per step")
 ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.66))
 
 # %%
 # This network is not chaotic. The trained ALBERT contracts: every sentence ends on a fixed point. In the untrained
-# ALBERT, the small weights make each application nearly the identity. It stretches a little at first and then
-# stays near λ = 0, so that its orbits cannot be classified in 400 steps: the result is ``undetermined``. By the
-# same exponent, all eight orbits of the random network are chaotic at g = 3, and none is at 0.8.
+# ALBERT, the small weights make each application nearly the identity. The map stretches differences a
+# little at first and then stays near λ = 0, so 400 steps cannot classify the orbits: the result is ``undetermined``.
+# By the same exponent, all eight orbits of the random network are chaotic at g = 3, and none is at g = 0.8.
 share = rows[rows["quantity"] == "orbit_share"].pivot(index="step", columns="kind", values="value")
 print("share of 8 sentences by the kind of their orbit:", share.loc[:, share.gt(0).any()], sep="\n")
 assert share.loc[run.last, "fixed point"] == 1 and share["chaotic"].max() == 0

@@ -15,7 +15,7 @@ from lmdyn.callbacks import DepthPerformance
 
 run = shared_runs.albert()
 observer = DepthPerformance(
-    times=[0, 1, 2, 3, 4, 6, 10], training=HeadTraining(updates=150, learning_rate=1e-3)
+    times=[0, 1, 2, 3, 4, 6, 10], training=HeadTraining(updates=80, learning_rate=1e-3)
 )
 rows = run.observe(observer, steps=[run.last])
 masked = rows[
@@ -35,10 +35,10 @@ ax.set(xlabel="t, applications of the layer", ylabel="share of masked words pred
 ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %%
-# Before the first application, the state contains no information about other words, and even a retrained decoder
-# only reaches the floor. The accuracy rises up to about the depth of training. Beyond it, the accuracy of the model's
-# own decoder falls to the floor, while a retrained decoder finds most of the information: the word is still in the
-# state, but in a different form.
+# Before the first application, the state contains no information about other words, and even a retrained decoder only
+# reaches the floor. The accuracy rises up to about the depth of training. Beyond this depth, the accuracy of the
+# model's own decoder falls to the floor, while a retrained decoder finds most of the information: the word is still
+# in the state, but in a different form.
 print(accuracy.round(3).to_string(), f"floor {floor['most_frequent']:.3f}", sep="\n")
 assert accuracy["retrained"][0] < floor["most_frequent"] + 0.03
 assert accuracy["fixed"].idxmax() in (2, 3, 4) and accuracy["fixed"].max() > 1.5 * floor["most_frequent"]

@@ -38,7 +38,7 @@ panels[2].legend(frameon=False, fontsize=8)
 # One or two passes are enough: after two passes, nearly all predictions are equal to those after sixteen, and the
 # loss no longer decreases. The state continues to approach a fixed point, faster in the trained model than in the
 # untrained model, whose predictions settle only slowly. A relative change of 1e-7 is the rounding of float32. This
-# text does not require long computations; whether more passes help must be shown on a task that requires them.
+# text does not require long computations. Only a task that requires more passes can show whether they help.
 trained, untrained = at[run.last], at[0]
 print(trained.loc[[1, 2, 4, 15], ["settled_share", "cross_entropy"]].round(3).to_string())
 assert trained["settled_share"][2] > 0.95 > untrained["settled_share"][2] + 0.2

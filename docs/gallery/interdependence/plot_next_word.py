@@ -39,9 +39,9 @@ right.set(xlabel="words apart", ylabel="ρ of interdependence with\ndistance in 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# Mostly on the nearest words: interdependence decreases with distance. It is a result of training, because the
-# contributions in a random network nearly add up. At equal distance in the sentence, it also depends on the tree.
-# ρ is above 0: words that are further apart in the tree are more interdependent. For the untrained model, ρ is
+# Mostly on the nearest words: interdependence decreases with distance. Training causes this interdependence, because
+# contributions in a random network nearly add up. At equal distance in the sentence, interdependence depends on the
+# tree. ρ is above 0: words that are further apart in the tree are more interdependent. For the untrained model, ρ is
 # about 0. Bars are 95 % intervals over sentences.
 trained, untrained = at[run.last]["logits"], at[0]["logits"]
 print(trained[["di", "syntactic_correlation", "pairs"]].round(3).to_string())

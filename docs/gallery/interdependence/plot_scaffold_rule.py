@@ -45,9 +45,10 @@ panels[0].set_ylabel("probability of ω after α and scaffold")
 panels[1].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Yes: across words that were never between α and ω, ω is predicted nearly as well. The loss is larger if the model
-# knows the scaffolds only from the rule: it has begun to depend on them. The floor is the probability of one word
-# out of 32. Bars are standard errors over 200 instances, clustered by scaffold; one seed.
+# Yes: the model predicts ω nearly as well across words that were never between α and ω. The difference is larger if
+# the model knows the scaffolds only from the rule: the prediction has begun to depend on the scaffolds. The floor is
+# the probability of one word out of 32. Bars are standard errors over 200 instances, clustered by scaffold, for one
+# seed.
 end = curves.iloc[-1]
 lost = {scaffold: end[scaffold, "in"] - end[scaffold, "out"] for scaffold in ("familiar", "unfamiliar")}
 print(f"probability of ω, untrained {curves.iloc[0].max():.3f}, at the end:", end.round(3), sep="\n")

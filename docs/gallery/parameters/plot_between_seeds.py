@@ -29,8 +29,9 @@ ax.set(xlabel="position on the line: 0 is the other seed, 1 this one", ylabel="l
 ax.legend(frameon=False)
 
 # %%
-# The barrier is the highest rise above the dotted line, with an interval over sentences. Matching removes most of it.
-# The rest may be due to the matching, which finds a local optimum, to the networks' size, or to what they learned.
+# The barrier is the highest rise above the dotted line, with an interval over sentences. Matching removes most of the
+# barrier. The rest may come from the matching, which finds a local optimum, from the size of the networks, or from
+# what the networks learned.
 barrier = rows[rows["quantity"].str.startswith("barrier")].pivot(
     index="units", columns="quantity", values="value"
 )

@@ -26,9 +26,9 @@ ax.set(xlabel="optimizer updates", ylabel="RankMe", xscale="symlog", xlim=(-0.1,
 ax.legend(frameon=False)
 
 # %%
-# The vectors are not centred. At first those of the last layer have nearly one direction, which is their mean; the rank
-# falls to 1 and rises when the model learns more than the words' frequencies. Of one seed, such a course says little:
-# ``lmdyn phases`` finds the bends of each curve and compares them over seeds.
+# The vectors are not centred. At first, the vectors of the last layer have nearly one direction, which is their mean.
+# The rank falls to 1, and rises when the model learns more than the words' frequencies. The curve of one seed shows
+# little: ``lmdyn phases`` finds the bends of each curve, and compares the bends over seeds.
 course = ranks["h2"]
 lowest = course.idxmin()
 print(

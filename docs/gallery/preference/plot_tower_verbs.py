@@ -47,7 +47,7 @@ ax.legend(frameon=False, fontsize=8)
 # Points are words, bars their means. Before training, no tower has a preference; after training, the towers have
 # divided the words between them. But here, the verbs do not belong to one tower: each tower predicts some of them
 # better. Output layers from other initial weights give similar preferences, so the preferences are mostly those of
-# the encoders. Which tower is called primary is not a finding: it is the one with the higher mean probability.
+# the encoders. The name *primary* is no finding: it means the tower with the higher mean probability.
 verbs = words[(words["step"] == run.last) & (words["upos"] == "VERB")]["value"]
 print(
     f"{len(verbs)} verbs, mean {verbs.mean():+.2f}; {(verbs > 0).mean():.0%} are better predicted by the primary tower"

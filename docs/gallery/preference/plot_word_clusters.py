@@ -48,8 +48,8 @@ figure.legend(handles, tags_shown, loc="outside lower center", ncols=9, frameon=
 
 # %%
 # The figure shows the nine largest clusters, with their strongest words first. After training, most words of a
-# cluster have the same part of speech; before training, clusters are smaller, and their words are a random
-# selection. The floor is the untrained model.
+# cluster have the same part of speech; before training, clusters are smaller, and their words are
+# unrelated. The floor is the untrained model.
 average = large["purity"].groupby("step").mean()
 print(
     large["size"]

@@ -42,8 +42,8 @@ ax.legend(frameon=False, fontsize=8, loc="upper left")
 # %%
 # Most of the probe's score comes from the words themselves: random weights keep them distinct, so the untrained
 # model is far above the most frequent label. The effect of training is the distance between the last two bars:
-# parts of speech and phrases gain most. Coreference shows nothing here: nearly all pairs of mentions have the same
-# label, and the scores are hardly above this floor.
+# parts of speech and phrases gain most. Coreference shows no effect: nearly all pairs of mentions have the same
+# label, and the scores are hardly above the most frequent label.
 gain = (f1[run.last] - f1[0])[tasks]
 print("gain by training:", *(f"{label} {g:+.2f}" for label, g in zip(labels, gain, strict=True)))
 assert f1[0]["pos"] > 3 * majority["pos"]

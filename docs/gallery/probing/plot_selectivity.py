@@ -39,11 +39,11 @@ figure.legend(
 )
 
 # %%
-# In the untrained model, it is the probe: from random states, the part of speech is predicted far more accurately
-# than by the most frequent tag, but random labels are predicted equally well, so that the selectivity is 0 or
-# less. After training, the part of speech of the current word is predicted better from each layer, and its random
-# label from none: the layers distinguish words by their function, and this is knowledge of the model. The control
-# task on the right labels the types of the current word, too. The intervals below are over sentences (bootstrap).
+# In the untrained model, the probe itself knows the tags. From random states, it predicts the part of speech far more
+# accurately than the most frequent tag does, but it predicts random labels equally well, so the selectivity is 0 or
+# less. After training, the probe predicts the part of speech of the current word better from each layer, and the random
+# label from none. The layers distinguish words by their function, which is knowledge of the model. The control task in
+# the right panel also labels the types of the current word. The intervals below are over sentences (bootstrap).
 print("selectivity for the current word, h2, 95 % interval:")
 for step in (0, run.last):
     print(f"  step {step}: {low[step, 'h2', 'current']:+.2f} to {high[step, 'h2', 'current']:+.2f}")

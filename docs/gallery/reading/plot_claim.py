@@ -42,7 +42,7 @@ for row in judgement:
 # %%
 # Points are seeds, with 95 % intervals over words; the bar is the interval for another seed (Student's t). For the
 # last layer, all three intervals lie in the region, so the claim holds. For the first layer, none does. Both claims
-# are exploratory, which the verdict states: they were defined after runs had been seen.
+# are exploratory, which the verdict states: we defined them after we had seen runs.
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 for y, row in enumerate(judgement):
     (part,) = row.parts

@@ -86,7 +86,7 @@ right.set(xlabel="optimizer updates", ylabel="SVCCA", xscale="symlog", xlim=(0, 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# The results are part of the settings of the observations. The labels are the tokens themselves, so each label
+# The settings of the observations contain what the observers found. The labels are the tokens themselves, so each label
 # belongs to the previous logits (``next``). The blocks move away from the word vectors as the loss decreases.
 print("labels:", observers[0].settings["labels"])
 print("sites:", observers[1].settings["sites"])

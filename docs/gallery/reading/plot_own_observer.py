@@ -25,7 +25,7 @@ class Calibration(StreamingObserver):
     uses_labels = True
 
     def accumulator(self, module, step):
-        """What is shown each batch of this observation."""
+        """Return the object that receives each batch of this observation."""
         return BinSums()
 
 
@@ -87,8 +87,8 @@ ax.legend(frameon=False)
 # %%
 # Mostly: at the end, confidence and accuracy are within a few hundredths of each other (one seed, validation
 # text). In the first updates, the model is underconfident: it predicts one frequent word, which is correct more
-# often than its flat probabilities state. The calibration error is a mean over bins: it can be large where the two
-# means agree, if some bins are too confident and others not confident enough.
+# often than the flat probabilities say. The calibration error is a mean over bins. This error can be large although the
+# two means agree, if some bins are too confident and others not confident enough.
 print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
 assert curves["error"].iloc[-1] < 0.05
 assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05

@@ -16,9 +16,9 @@ print(rows.query("by == 'upos' and group == 'NOUN'").tail(4).to_string(index=Fal
 
 # %%
 # The loss of a text is the sum of the losses of its words. The contribution of a part of speech is its mean loss
-# times its share of the words. The shares are those of the training text, from the ``token_counts`` of the
-# datamodule. Ends of sentences have no part of speech and are left out; they are easy, so the parts add up to more than
-# the loss over all tokens.
+# times its share of the words. The shares of the words come from the training text (``token_counts`` of the
+# datamodule). The figure leaves out ends of sentences, which have no part of speech. The model predicts them easily, so
+# the parts add up to more than the loss over all tokens.
 losses = rows.query("quantity == 'loss' and by == 'upos'").pivot(
     index="step", columns="group", values="value"
 )
@@ -30,7 +30,7 @@ top = [*order[:6]]
 parts = paid[top].assign(others=paid[order[6:]].sum(axis=1))
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 ax.stackplot(parts.index, parts.T, labels=parts.columns, alpha=0.85)
-ax.set(xscale="symlog", xlim=(0, parts.index[-1]), xlabel="optimizer updates", ylabel="loss, nats a word")
+ax.set(xscale="symlog", xlim=(0, parts.index[-1]), xlabel="optimizer updates", ylabel="loss, nats per word")
 handles, names = ax.get_legend_handles_labels()
 ax.legend(handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 

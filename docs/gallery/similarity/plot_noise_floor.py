@@ -43,8 +43,8 @@ ax.minorticks_off()
 ax.legend(frameon=False)
 
 # %%
-# Lines are means of five draws, bands their range. With two tokens per dimension, SVCCA of noise is above one
-# half; it is below one tenth only with a hundred tokens per dimension. Debiased CKA is near zero throughout.
+# Lines are means of five draws, bands their range. With two tokens per dimension, SVCCA of noise is above one half.
+# SVCCA of noise is below one tenth only with a hundred tokens per dimension. Debiased CKA is near zero throughout.
 # Always compare a similarity with its floor: the untrained model of another seed, shuffled labels, or noise.
 print(
     *(f"{n:5d} tokens: SVCCA {v:.2f}" for n, v in zip(TOKENS, floors["SVCCA"].mean(1), strict=True)), sep="\n"

@@ -31,13 +31,13 @@ for ax, (site, label) in zip(panels, labels.items(), strict=True):
     ax.plot(curves.index, curves["tagger"][site], "o-", ms=4, label="tagger")
     ax.plot(curves.index, curves["shuffled"][site], "k:", label="tagger of shuffled labels")
     ax.set(title=label, xscale="symlog", xlim=(0, None), ylim=(0, 1), xlabel="optimizer updates")
-panels[0].set_ylabel("SVCCA with its layer")
+panels[0].set_ylabel("SVCCA with the tagger's layer")
 panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
 # Both layers of the LSTM end above their floor, and the word vectors do not: the part of speech of the next word
 # depends on the words before it. At the beginning of training, a few directions contain 99 % of the variance, and
-# SVCCA means little; there, the floor follows the curve or is above it.
+# SVCCA means little: the floor follows the curve, or is above the curve.
 beyond = (curves["tagger"] - curves["shuffled"]).rename(columns=labels)
 print("SVCCA beyond the floor, one seed:", beyond.iloc[[0, -1]].round(2), sep="\n")
 assert beyond.iloc[-1][["first layer", "last layer"]].min() > 0.15

@@ -45,8 +45,8 @@ panels[1].legend(frameon=False, fontsize=8)
 
 # %%
 # The intervals (Student's t, 19 degrees of freedom) are for this pair of models on other text. From 1,000 to 8,000
-# tokens, both errors decrease to less than a half. They do not describe the variation over seeds: for that, train
-# more seeds.
+# tokens, both errors decrease to less than a half. The errors do not describe the variation over seeds, which only more
+# seeds can show.
 errors = table[["svcca_20_error", "debiased_linear_cka_error"]]
 print(errors.round(4).to_string())
 assert (errors.loc[8000] < errors.loc[1000] / 2).all()

@@ -36,12 +36,12 @@ right.set(xlabel="surprisal by frequency (bits)", ylabel="age (optimizer updates
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# After 312 updates, six of ten words are acquired. Half-way to its own least surprisal, each word is that has fallen a
-# little: the criterion says more about the word's last value than about what the model knows. The absolute one depends
-# on frequency in its own way. An untrained model gives each word the same surprisal, which is already less than that by
-# frequency for the rarest words, so they are acquired from the start, and rare words reach their cutoff earlier than
-# frequent ones. Words without an age are above the last step: least squares, which takes them as they are, finds about
-# half of the effect that the censored regression finds.
+# After 312 updates, the model has acquired six of ten words. By the relative criterion, half-way to the word's lowest
+# surprisal, nearly every word has an age, also a word that the model hardly knows. The absolute criterion depends on
+# frequency: an untrained model gives all words the same surprisal. For the rarest words, this surprisal is already
+# below the one by frequency, so these words are acquired from the start, and rare words reach their cutoff earlier
+# than frequent ones. The age of a word that is not acquired is above the last step. Least squares ignores this
+# censoring, and finds about half of the effect that the censored regression finds.
 print(ages["censored"].value_counts().to_dict(), published["censored"].value_counts().to_dict())
 found = {
     censoring: acquisition_regression(ages, ["unigram", "length"], censoring=censoring).coefficients

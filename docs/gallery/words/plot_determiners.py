@@ -33,9 +33,9 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# At step 0, every loss is the logarithm of the number of words. There are few determiners, and they are frequent,
-# so that word frequencies, which a model learns first, explain most of their loss: it has decreased by more than two
-# nats when that of nouns and verbs has increased.
+# At step 0, every loss is the logarithm of the number of words. Determiners are few and frequent, so word frequencies,
+# which a model learns first, explain most of their loss. The loss of determiners has decreased by more than two nats
+# when the loss of nouns and verbs has increased.
 fall = losses.loc[0] - losses
 step = fall.index[fall["DET"] > 2][0]
 print(

@@ -45,9 +45,9 @@ right.tick_params(axis="x", rotation=40)
 right.set_title(f"at step {run.last}", fontsize=10)
 
 # %%
-# At the end, the model answers some of the questions correctly; for most of its training, it answers none. But in
-# no relation is it better than the most frequent answer, so nothing shows that it knows a fact. With few facts,
-# the floor is high, which is why it is drawn.
+# At the end, the model answers some of the questions correctly; for most of its training, it answers none. But in no
+# relation is the model better than the most frequent answer, so the figure does not show that the model knows a fact.
+# With few facts, this floor is high; the figure therefore shows the floor.
 facts, known, right, floor = of_all.loc[run.last, ["facts", "known", "p_at_1", "majority"]]
 print(f"{known:.0f} of {facts:.0f} questions answered; P@1 {right:.2f}, floor {floor:.2f}")
 hits = last[last["quantity"] == "hit"]

@@ -34,9 +34,10 @@ panels[1].set(ylabel="correlation of log-probabilities of the next word")
 panels[0].legend(frameon=False, fontsize=8)
 
 # %%
-# The model is nearest to the frequencies of words first. From then on it goes away from them, because it uses the words
-# before: its divergence from bigrams falls until later. A minimum at the last observation is censored: the model may
-# come nearer still. Correlations with the log-probability of the next word, as of Michaelov et al. 2025, have peaks.
+# The model is nearest to the frequencies of words first. Then the divergence from the frequencies rises, because the
+# model uses the words before, and the divergence from bigrams falls for longer. A minimum at the last observation is
+# censored: the divergence may fall further. Correlations with the log-probability of the next word (Michaelov et al.
+# 2025) have peaks.
 extrema = ngram_extrema(table)
 primary = extrema["smoothing"].eq("raw") & extrema["order"].lt(3) | extrema["smoothing"].eq(
     "kneser_ney"

@@ -17,7 +17,7 @@ run = shared_runs.albert()
 sentences = SpanCorpus(
     run.data.corpus, tasks=[]
 )  # the corpus, one sentence a row, with the words that pieces belong to
-observer = TokenLearning(probe=sentences, by=["pos"], bands=[], max_words=1000, max_tokens=5000)
+observer = TokenLearning(probe=sentences, by=["pos"], bands=[], max_words=500, max_tokens=2500)
 rows = run.observe(observer)
 overall, of_pos = rows[rows["by"].eq("")], rows[rows["by"].eq("pos")]
 curves = overall.pivot(index="step", columns="quantity", values="value")
@@ -33,10 +33,10 @@ panels[0].set_ylabel("share of words that are right")
 panels[0].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Reconstruction is learned first and reaches a higher accuracy: at the end, most visible words are reproduced,
-# while most masked words are not predicted. Masked function words are easier than masked content words, of which
+# The model learns reconstruction first, and with a higher accuracy: at the end, it reproduces most visible words, but
+# does not predict most masked words. Masked function words are easier than masked content words, of which
 # there are more to choose from. The floor of prediction is the plateau that the model reaches within ten updates and
-# keeps up to step 56: it predicts the most frequent tokens, whatever the sentence is.
+# keeps up to step 56, when it predicts the most frequent tokens in any sentence.
 floor = curves["prediction"].loc[10:60].max()
 end, masked = run.last, overall.query("quantity == 'masked_words'")["value"].iloc[-1]
 print(f"step {end}: {curves['reconstruction'][end]:.2f} of all words reconstructed, ", end="")

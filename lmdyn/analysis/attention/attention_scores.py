@@ -9,9 +9,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sums
-from lmdyn.analysis.statistics.precision import at_least_float32
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "check_map_shape", "rows_on_tokens"]
+__all__ = [
+    "AttentionPatternSums",
+    "HeadPatterns",
+    "attention_scores",
+    "check_map_shape",
+    "on_tokens",
+    "rows_on_tokens",
+]
 
 _CACHED = 2**17  # numbers
 
@@ -63,7 +70,7 @@ def attention_scores(
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
     check_map_shape("attention", attention, tokens)
-    scores = _scores(*_on_tokens(attention, tokens), tokens, special, segments)
+    scores = _scores(*on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
 
 
@@ -115,11 +122,11 @@ def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
     """Return the weights on tokens only, with a sum of 1, and which rows have any; rows with NaN or ∞ become NaN."""
-    p, total, valid = _on_tokens(attention, tokens)
+    p, total, valid = on_tokens(attention, tokens)
     return p / total[..., None], valid
 
 
-def _on_tokens(
+def on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[
     Float[Tensor, "batch heads time time"],
@@ -198,20 +205,16 @@ class AttentionPatternSums:
         Raises:
             ValueError: if batch or time of the weights are not those of the tokens.
         """
-        if tokens.device.type == "mps":  # does not support float64
-            attentions = {site: attention.cpu() for site, attention in attentions.items()}
-            tokens = tokens.cpu()
-            special, segments = (None if t is None else t.cpu() for t in (special, segments))
         for site, attention in attentions.items():
             check_map_shape(f"attention of {site!r}", attention, tokens)
-            p, total, valid = _on_tokens(attention, tokens)
+            p, total, valid = on_tokens(attention, tokens)
             for name, (score, there) in _scores(p, total, valid, tokens, special, segments).items():
-                sums = torch.stack([score.double().where(there, 0).sum((0, 2)), there.sum((0, 2))])
-                self._add(site, name, sums)
+                parts = score.where(there, 0), there
+                self._add(site, name, torch.stack([exact_float(part).sum((0, 2)) for part in parts]))
             n = min(self.size, attention.shape[2])
             both = valid[:, :, :n, None] & tokens[:, None, None, :n]
-            rows = (p[:, :, :n, :n] / total[:, :, :n, None]).where(both, 0).double()
-            maps = torch.stack([rows.sum(0), both.sum(0)])
+            rows = (p[:, :, :n, :n] / total[:, :, :n, None]).where(both, 0)
+            maps = torch.stack([exact_float(part).sum(0) for part in (rows, both)])
             self._add(site, "map", F.pad(maps, (0, self.size - n, 0, self.size - n)))
 
     def _add(self, site: str, name: str, sums: Tensor) -> None:

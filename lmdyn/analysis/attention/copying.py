@@ -101,7 +101,7 @@ def copying_scores(
         values = values[query_group.to(values.device)]
     if len(values) != len(outputs):
         raise ValueError(
-            f"expected values of each of {len(outputs)} heads, got {len(values)}: name those of each by `query_group`"
+            f"expected v of {len(outputs)} heads, got {len(values)}: pass `query_group`, the index in v for each head"
         )
     wanted = (values.shape[2], outputs.shape[1])
     if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:

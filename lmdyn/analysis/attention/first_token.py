@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lmdyn.analysis.attention.attention_scores import check_map_shape
+from lmdyn.analysis.attention.attention_scores import check_map_shape, on_tokens
 from lmdyn.analysis.statistics.distributed import all_reduce_sums
-from lmdyn.analysis.statistics.precision import at_least_float32
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["FirstToken", "FirstTokenSums", "first_token_attention"]
 
@@ -52,18 +52,13 @@ def _first_token(
 ) -> tuple[Tensor, Tensor, Bool[Tensor, "batch heads time"]]:
     """Return the two weights, and which queries have them; NaN among these is NaN of the attention."""
     check_map_shape("attention", attention, tokens)
-    batch = len(attention)
-    p = attention.to(at_least_float32(attention))
-    total = torch.einsum("bhqk,bk->bhq", p, tokens.to(p.dtype))
-    total = total.where(total.isfinite(), torch.nan)
-    valid = tokens[:, None, :] & (total != 0)  # True for NaN
-    row, first = torch.arange(batch, device=p.device), tokens.long().argmax(1)  # of equal numbers the first
-    own = p[row, :, :, first] / total.where(valid, 1)
-    seen = (p.amax(1) > 0) & tokens[:, None, :]
+    p, total, valid = on_tokens(attention, tokens)
+    row, first = torch.arange(len(p), device=p.device), tokens.long().argmax(1)  # of equal numbers the first
+    own = p[row, :, :, first] / total
+    seen = p.amax(1) > 0
     number = seen.sum(-1)
     equal = seen[row, :, first].to(p.dtype) / number.where(number > 0, 1)
-    broken = (total.isnan() & valid).any(1)
-    return own, equal.where(~broken, torch.nan), valid
+    return own, equal.where(~total.isnan().any(1), torch.nan), valid
 
 
 @dataclass(frozen=True)
@@ -101,15 +96,14 @@ class FirstTokenSums:
         Raises:
             ValueError: if batch or time of the weights are not those of the tokens.
         """
-        if tokens.device.type == "mps":  # does not support float64
-            attentions = {site: attention.cpu() for site, attention in attentions.items()}
-            tokens = tokens.cpu()
         for site, attention in attentions.items():
             own, equal, valid = _first_token(attention, tokens)
-            there = valid.any(1)
-            weights, equals = own.double().where(valid, 0).sum((0, 2)), equal.double().where(there, 0).sum()
-            numbers = torch.cat([valid.sum((0, 2)), there.sum()[None]]).double()
-            sums = torch.stack([torch.cat([weights, equals[None]]), numbers])
+            pairs = (own, valid), (equal[:, None], valid.any(1, keepdim=True))
+            parts = [
+                [exact_float(each).sum((0, 2)) for each in (value.where(there, 0), there)]
+                for value, there in pairs
+            ]
+            sums = torch.stack([torch.cat(both) for both in zip(*parts, strict=True)])
             self._sums[site] = self._sums.get(site, 0) + sums
 
     def reduce(self) -> None:

@@ -22,12 +22,7 @@ Heads = Literal["same", "matched", "unmatched", "uniform"]
 
 _BITS = 1 / np.log(2)
 _KINDS: tuple[Kind, ...] = ("jensen_shannon", "kullback_leibler")
-_NAMES: dict[Heads, str] = {
-    "same": "head",
-    "matched": "matched",
-    "unmatched": "unmatched",
-    "uniform": "uniform",
-}
+_NAMES = {"same": "head"}
 _MEANS: tuple[tuple[Kind, Heads], ...] = (
     ("jensen_shannon", "same"),
     ("kullback_leibler", "same"),
@@ -181,14 +176,19 @@ class HeadDivergence:
         for kind, heads in _MEANS:
             if heads in ("matched", "uniform") or self.by_head(kind, heads).shape[1]:
                 value, error = self.mean(kind, heads)
-                yield f"{_NAMES[heads]}_{kind}", None, value, error if len(self.queries) > 1 else None
+                yield (
+                    f"{_NAMES.get(heads, heads)}_{kind}",
+                    None,
+                    value,
+                    error if len(self.queries) > 1 else None,
+                )
         matched = [own for own, _ in self.matches()]
         for heads, numbers in (("same", range(self.uniform.shape[1])), ("matched", matched)):
             means = (self.by_head("jensen_shannon", heads).sum(0) / self.queries.sum()).tolist()
             for head, value in zip(
                 numbers, means, strict=False
             ):  # no heads are the same if their numbers differ
-                yield f"{_NAMES[heads]}_jensen_shannon", head, value, None
+                yield f"{_NAMES.get(heads, heads)}_jensen_shannon", head, value, None
 
 
 @dataclass

@@ -100,14 +100,14 @@ class LoopSums:
         x = start
         for _ in range(self.horizon):
             x = g(x)
-        last = self._log_p(g, batch, x, at)
+        last = logits_of(g.finish(batch, x))[at].log_softmax(-1)
         best, p = last.argmax(-1), last.exp()
         place = at.nonzero()[:, 1]
         settled = {rule: torch.zeros_like(place) for rule in RULES}
         unknown = torch.zeros_like(place, dtype=torch.bool)
         x = start
         for t in range(self.horizon + 1):
-            log_p = self._log_p(g, batch, x, at) if t < self.horizon else last
+            log_p = logits_of(g.finish(batch, x))[at].log_softmax(-1) if t < self.horizon else last
             away = (p * (last - log_p)).sum(-1).double().clamp(min=0)
             self._sums["divergence"][t] += away.sum().cpu()
             unknown |= ~log_p.amax(-1).isfinite()
@@ -125,20 +125,11 @@ class LoopSums:
         self._sums["tokens"] += self._by_place(tokens.double(), tokens)
         self._sums["predicted"] += self._by_place(at.double(), at)
         self._sums["labelled"] += float(at.sum()) if labels is not None else 0.0
+        # a prediction that is not finite is NaN from t = 0 on
+        counts = torch.where(unknown, torch.nan, 1.0).double().cpu()
         for rule, depth in settled.items():
-            # a prediction that is not finite is NaN from t = 0 on
-            where = torch.where(unknown, 0, depth) * self._positions + place
-            weights = torch.where(unknown, torch.nan, 1.0).double()
-            counts = torch.bincount(
-                where.cpu(), weights.cpu(), minlength=(self.horizon + 1) * self._positions
-            )
-            self._sums[f"settled_{rule}"] += counts.reshape(self.horizon + 1, -1)
-
-    def _log_p(
-        self, g: EncoderMap, batch: Mapping[str, Any], x: Tensor, at: Tensor
-    ) -> Float[Tensor, "n classes"]:
-        logits = logits_of(g.finish(batch, x))
-        return logits[at].log_softmax(-1)
+            where = (torch.where(unknown, 0, depth).cpu(), place.cpu())
+            self._sums[f"settled_{rule}"].index_put_(where, counts, accumulate=True)
 
     def _by_place(self, values: Tensor, where: Tensor) -> Tensor:
         """Sum over rows, at each position."""

@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.dynamics.maps.copies import apart, private_copy
+from lmdyn.analysis.dynamics.maps.copies import apart, private_copy, with_first_tensor
 from lmdyn.analysis.dynamics.maps.core import (
     Core,
     RecurrentError,
     core_of,
-    order_of,
     refuse_recurrent,
     repeated_modules,
 )
@@ -51,11 +50,10 @@ class EncoderMap:
 
     *The core*, the layers of one iteration, is given by ``sites`` or found: one layer that is called repeatedly
     (ALBERT, a looped Llama), a group of several, or the layers that repeat between a prelude and a coda. The state is
-    the output of its last layer; the state at depth 0 is the one that leads to the input of its first layer. If layers
-    pass the state on unchanged, they are called one after the other with the arguments that the model creates for this
-    number of rows and tokens. Otherwise, the model's own forward is run from one state to the next, and the modules
-    before the core return their recorded outputs for the same batch. In both cases, it is measured on the example that
-    the steps are one map: from the same state, each iteration must lead to the same next state.
+    the output of its last layer; the state at depth 0 is the one that leads to the input of its first layer. The
+    model's own forward is run from one state to the next, and the modules before return their recorded outputs for the
+    same batch. It is measured on the example that the steps are one map: from the same state, each iteration must lead
+    to the same next state.
 
     *Rows.* If the step depends on the text itself (:attr:`injected`), or on masks of it (:attr:`masked`), the map
     belongs to a batch: ``f.of(batch)`` is the map of its rows, once or several times one after the other, as in
@@ -152,25 +150,14 @@ class EncoderMap:
         self._texts = some_texts(given, {0, *padding_of(configs)})
         rows = given if masked else self._texts[0]
         self._sites = dict(sites) if sites is not None else None
-        try:
-            self._make(private_copy(module, dtype, attention), rows)
-        except ValueError as error:
-            if attention == "eager" or isinstance(error, NoMapError):
-                raise
-            # for a model without another one (Gemma 2); otherwise the error is raised again
-            self._make(private_copy(module, dtype, "eager"), rows)
+        self._module = private_copy(module, dtype, attention)
+        self._steps = steps = self._found(rows)
+        self.unit, self._n, self.width, self.injected = steps.unit, steps.n, steps.width, steps.injected
+        self.shared = self._n > 1
+        self.layers: tuple[nn.Module, ...] = tuple(steps.passage.layers[path] for path in self.unit)
+        self._ends = False  # whether it was checked that the part after the core reads only the last state
         self._batch: dict[str, Tensor] | None = rows if masked else None
         self._bind()
-
-    def _make(self, module: nn.Module, rows: Mapping[str, Tensor]) -> None:
-        self._module = module
-        self._steps = self._found(rows)
-        self.unit, self._n, self.width = self._steps.unit, self._steps.n, self._steps.width
-        one_of_albert = self._n == len(self.unit) == 1 and _groups_of_albert(module) == 1
-        self.shared = self._n > 1 or one_of_albert
-        self.injected = self._steps.injected
-        self.layers: tuple[nn.Module, ...] = tuple(self._steps.passage.layers[path] for path in self.unit)
-        self._ends = False  # whether it was checked that the part after the core reads only the last state
 
     def _bind(self) -> None:
         self._known: dict[tuple[int, int], list[Map]] = {}
@@ -191,18 +178,18 @@ class EncoderMap:
             found = resolve_sites(self._module, self._sites)
             layers = {self._sites[name]: layer for name, layer in found.items()}
             refuse_recurrent(layers, self._module)
-            core = core_of(order_of(self._module, layers, run))
+            core = core_of(self._order(layers, rows))
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
-                    f"sites {silent} of {model} do not run in each iteration, or not at all, but {list(core.unit)} do: "
-                    "name the layers of one iteration, in order"
+                    f"sites {silent} of {model} do not run in every iteration, while {list(core.unit)} do: "
+                    "name only the layers of one iteration, in order"
                 )
             return self._steps_of(layers, core)
         refused: ValueError | None = None
         blocks: tuple[dict[str, nn.Module], Core] | None = None
         try:
             layers = self._found_layers(rows)
-            order = order_of(self._module, layers, run)
+            order = self._order(layers, rows)
             if not order:
                 raise ValueError(f"the layers {list(layers)} of {model} did not run")
             blocks = layers, core_of(order)
@@ -218,7 +205,7 @@ class EncoderMap:
             kind = NoMapError if isinstance(refused, NoMapError) else ValueError
             raise kind(f"{model} cannot be run: {type(failed).__name__}: {failed} ({refused})") from failed
         for layers in loops:
-            core = core_of(order_of(self._module, layers, run))
+            core = core_of(self._order(layers, rows))
             # the last layers of a unit may read the state and not carry it
             for end in range(len(core.unit), 0, -1) if core.n > 1 else ():
                 try:
@@ -228,6 +215,11 @@ class EncoderMap:
         if blocks is not None and blocks[1].n > 1:
             return self._steps_of(*blocks)
         raise refused
+
+    def _order(self, layers: Mapping[str, nn.Module], rows: Mapping[str, Tensor]) -> list[str]:
+        """Return the paths of layers in the order in which a forward pass calls them."""
+        seen = Passage(self._module, layers, self._forward, self._seed).record(rows)
+        return [str(call.path) for call in seen.layers]
 
     def _steps_of(self, layers: Mapping[str, nn.Module], core: Core, chained: bool = False) -> Steps:
         chosen = {path: layers[path] for path in dict.fromkeys(core.unit)}
@@ -316,8 +308,8 @@ class EncoderMap:
         """
         if not self.shared:
             raise ValueError(
-                f"{type(self._module).__name__} does not iterate its layers, {list(self.unit)}: time is depth; use "
-                "`maps`, a sequence, with at most as many steps"
+                f"{type(self._module).__name__} runs each of its layers {list(self.unit)} once, so time is depth: use "
+                "the sequence `maps`, with at most one step for each layer"
             )
         for step in self._applied_to(x) if len(x) else ():  # a process may have no rows
             x = step(x)
@@ -356,7 +348,7 @@ class EncoderMap:
         if self._finished is None or self._finished[0] is not batch or self._finished[1] != times:
             rows = repeated(self._read(batch), times)
             self._finished = (batch, times, self._steps.passage.record(rows, until=len(self.unit)))
-        return self._steps.passage.finish(self._finished[2], x, len(self.unit), self._n)
+        return self._steps.passage.finish(self._finished[2], x, len(self.unit) * self._n)
 
     def _check_ending(self) -> None:
         """Check that the part after the core reads only its last state: otherwise other depths are unknown."""
@@ -364,12 +356,13 @@ class EncoderMap:
             return
         passage, example = self._steps.passage, self._texts[0]
         whole = passage.record(example)
-        last, unit = cast(Tensor, whole.calls[-1].answer), len(self.unit)
+        last, unit = cast(Tensor, whole.layers[-1].answer), len(self.unit)
         expected = _answer(whole.output)
-        # with two iterations, the output of the first one is recorded, and is changed
         first = passage.record(example, until=unit)
-        found = passage.finish(first, last, unit, self._n, changed=self._n == 2)
-        off = apart(_answer(found), expected)
+        if self._n == 2:  # later states are those of the first iteration: with two, they must be others
+            for call in first.layers:
+                call.output = with_first_tensor(call.output, 1.5 * cast(Tensor, call.answer) + 0.5)
+        off = apart(_answer(passage.finish(first, last, unit * self._n)), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(
                 f"the output of {type(self._module).__name__} after the last state of its core also depends on states "
@@ -383,10 +376,3 @@ def _answer(output: Any) -> Tensor:
         return logits_of(output)
     except ValueError:
         return cast(Tensor, first_tensor(output))
-
-
-def _groups_of_albert(module: nn.Module) -> Any:
-    try:
-        return getattr(getattr(encoder_of(module), "config", None), "num_hidden_groups", None)
-    except ValueError:  # not a model of transformers
-        return None

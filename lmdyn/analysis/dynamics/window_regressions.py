@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 
-__all__ = ["AppliedReadout", "WindowMap", "apply_readout", "window_regressions"]
+__all__ = ["WindowMap", "window_regressions"]
 
 _FIRST_ITERATIONS, _ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
 
@@ -137,40 +136,6 @@ def window_regressions(
                     offset = bias[i] - means[first] @ weights[i]
                     readout = torch.cat([weights[i], offset[None]])
     return WindowMap(nmse, condition, used, best, readout)
-
-
-class AppliedReadout(NamedTuple):
-    """Outputs of a readout for sentences in a window, and their errors.
-
-    Attributes:
-        outputs: (ΔT, sentences, outputs).
-        nmse: (sentences,) Σ_k ‖error‖² / Σ_k ‖target‖² of each sentence.
-    """
-
-    outputs: Float[Tensor, "steps sentences outputs"]
-    nmse: Float[Tensor, "sentences"]
-
-
-def apply_readout(
-    weights: Float[Tensor, "_ outputs"],
-    x: Float[Tensor, "steps sentences d"],
-    targets: Float[Tensor, "sentences steps outputs"],
-) -> AppliedReadout:
-    """Apply the readout of a window, from :func:`window_regressions`, to the sentences' vectors in it.
-
-    Args:
-        weights: (d + 1, outputs), the last row the bias.
-        x: (ΔT, sentences, d).
-        targets: (sentences, ΔT, outputs) outputs of each sentence.
-
-    Example:
-        >>> line = torch.tensor([[1.0], [0.5]])
-        >>> apply_readout(line, torch.ones(2, 1, 1), torch.ones(1, 2, 1)).nmse
-        tensor([0.2500])
-    """
-    outputs = x.to(weights) @ weights[:-1] + weights[-1]
-    expected = targets.to(weights).transpose(0, 1)
-    return AppliedReadout(outputs, (outputs - expected).square().sum((0, 2)) / expected.square().sum((0, 2)))
 
 
 def _normal_matrices(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, rounding
 
 __all__ = [
@@ -92,6 +92,7 @@ class GroupSums:
         self._sums = torch.zeros(n_groups + 1, 0, dtype=torch.float64)
         self._squares = self._counts.clone()
         self._rounding = 0.0
+        self._reduced: GroupVectors | None = None
 
     def update(self, x: Float[Tensor, "n d"], groups: Int[Tensor, "_ *columns"]) -> None:
         """Add n vectors; n may be 0.
@@ -101,11 +102,8 @@ class GroupSums:
             groups: (n,) group of each vector, or (n, c) its groups.
 
         Raises:
-            ValueError: if the numbers of vectors and groups differ, if d is not that of earlier vectors, or if a group
-                is not below ``n_groups``.
+            ValueError: if d is not that of earlier vectors, or if a group is not below ``n_groups``.
         """
-        if len(x) != len(groups):
-            raise ValueError(f"expected a group for each of {len(x)} vectors, got {len(groups)}")
         if self._centre is not None and x.shape[1] != len(self._centre):
             raise ValueError(
                 f"expected vectors of {len(self._centre)} dimensions as before, got {x.shape[1]}"
@@ -133,23 +131,17 @@ class GroupSums:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
-        found = gather(None if self._centre is None else (self._centre.cpu(), self._rounding))
-        there = [one for one in found if one is not None]
-        if len(found) == 1 or not there:
-            return
-        centre, self._rounding = there[0]
-        if self._centre is None:
-            self._sums = self._sums.new_zeros(self.n_groups + 1, len(centre))
-            shift = torch.zeros_like(centre)
-        else:
-            shift = self._centre - centre.to(self._centre.device)
-        squares = self._squares + 2 * self._sums @ shift + self._counts * shift.square().sum()
-        self._sums = all_reduce_sum(self._sums + self._counts[:, None] * shift)
-        self._squares, self._counts = all_reduce_sum(squares), all_reduce_sum(self._counts)
-        self._centre = centre.to(self._sums.device)
+        parts = [part for part in gather(self.result()) if part.means.shape[1]]
+        if parts:
+            columns = zip(*((part.counts, part.means, part.scatter) for part in parts), strict=True)
+            counts, means, scatter = map(torch.cat, columns)
+            every = GroupVectors(counts, means, scatter, parts[0].rounding)
+            self._reduced = every.merged(torch.arange(self.n_groups).repeat(len(parts)))
 
     def result(self) -> GroupVectors:
         """Return the groups of all vectors so far, on the CPU."""
+        if self._reduced is not None:
+            return self._reduced
         counts, sums, squares = (t[:-1].cpu() for t in (self._counts, self._sums, self._squares))
         centre = torch.zeros(sums.shape[1], dtype=sums.dtype) if self._centre is None else self._centre.cpu()
         offset = sums / counts[:, None]
@@ -206,9 +198,12 @@ def group_variance(found: GroupVectors) -> GroupVariance:
     n, k, nan = float(found.counts.sum()), len(found.counts), math.nan
     if k < 2:
         raise ValueError(f"expected vectors in at least 2 groups, got {k}")
-    mean, total, between = _between(found)
+    mean = found.counts @ found.means / n
+    between = float(found.counts @ (found.means - mean).square().sum(1))
+    total = between + float(found.scatter.sum())
     floor, apart = (k - 1) / (n - 1), math.sqrt(float((1 / found.counts).mean()))
-    if not _varies(total, n, mean, found.rounding):
+    smallest = max(n * found.rounding**2 * float(mean.square().sum()), UNDERFLOW)
+    if not smallest < total < math.inf:
         return GroupVariance(nan, nan, floor, nan, apart, nan)
     within = float(found.scatter.sum())
     deviations = found.means - found.means.mean(0)
@@ -270,31 +265,14 @@ def nested_variance(found: GroupVectors, parents: Int[Tensor, "_"]) -> NestedVar
         raise ValueError(f"expected a parent for each of {len(found.counts)} groups, got {len(parents)}")
     there = found.counts.nonzero()[:, 0]
     labels, parent, groups = parents[there].unique(return_inverse=True, return_counts=True)
-    k = len(labels)
-    if k < 2:
-        raise ValueError(f"expected vectors in at least 2 coarse groups, got {k}")
+    if len(labels) < 2:
+        raise ValueError(f"expected vectors in at least 2 coarse groups, got {len(labels)}")
     fine = found.of(there)
     coarse = fine.merged(parent)
-    n = float(coarse.counts.sum())
-    mean, total, between = _between(coarse)
-    floor, nan = (k - 1) / (n - 1), math.nan
-    if not _varies(total, n, mean, found.rounding):
-        return NestedVariance(nan, nan, nan, floor, nan)
-    between_fine = float(fine.counts @ (fine.means - coarse.means[parent]).square().sum(1))
+    whole = group_variance(coarse)
+    total = whole.variance * float(coarse.counts.sum())  # may be NaN
+    share = float(fine.counts @ (fine.means - coarse.means[parent]).square().sum(1)) / total
     at_random = float(((groups - 1) / (coarse.counts - 1).clamp(min=1)) @ coarse.scatter)
     return NestedVariance(
-        total / n, min(1.0, between / total), min(1.0, between_fine / total), floor, at_random / total
+        whole.variance, whole.between, min(share, 1.0), whole.between_floor, at_random / total
     )
-
-
-def _between(found: GroupVectors) -> tuple[Tensor, float, float]:
-    """Return the mean of all vectors, the sum of squared distances to it, and its part between groups."""
-    mean = found.counts @ found.means / found.counts.sum()
-    between = float(found.counts @ (found.means - mean).square().sum(1))
-    return mean, between + float(found.scatter.sum()), between
-
-
-def _varies(total: float, n: float, mean: Tensor, rounding: float) -> bool:
-    """Return whether a sum of squared deviations is finite and more than rounding errors."""
-    floor = n * rounding**2 * float(mean.square().sum())
-    return math.isfinite(total) and total > max(floor, UNDERFLOW)

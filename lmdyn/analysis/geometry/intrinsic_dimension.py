@@ -1,13 +1,13 @@
 """Intrinsic dimension of a set of vectors by the distances to two nearest neighbours (TwoNN), at several scales."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lmdyn.analysis.similarity.kernels import squared_distances
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["IntrinsicDimension", "intrinsic_dimension"]
@@ -15,6 +15,7 @@ __all__ = ["IntrinsicDimension", "intrinsic_dimension"]
 _DISCARDED = 0.1  # share of the largest ratios, as published
 _LEAST = 10  # rows of an estimate
 _NEAREST = 4  # neighbours whose distances are computed again without cancellation
+_PRODUCTS = 1e-12  # error of squared distances by products, relative to squared norms
 
 
 @dataclass(frozen=True)
@@ -72,94 +73,43 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
     if not bool(x.isfinite().all()):
         return IntrinsicDimension(0, (float("nan"),) * len(parts))
     rows = unit_size(x.detach().to(at_least_float32(x)))
-    scores, norms = _scores(rows)
-    kept = _distinct(rows, scores, norms)
+    squared, norms = squared_distances(exact_float(rows))
+    squared.fill_diagonal_(torch.inf)
+    kept = _distinct(rows, squared, norms)
     if not bool(kept.all()):
-        rows = rows[kept]
-        scores, norms = _scores(rows)
+        rows, squared = rows[kept], squared[kept][:, kept]
     sizes = [len(rows) // part for part in parts]
-    found = (_two_nn(rows[:size], scores[:size, :size], norms[:size]) for size in sizes)
+    found = (_two_nn(rows[:size], squared[:size, :size]) for size in sizes)
     return IntrinsicDimension(len(rows), tuple(found))
 
 
 def _distinct(
-    rows: Float[Tensor, "n d"], scores: Float[Tensor, "n n"], norms: Float[Tensor, "n"]
+    rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"], norms: Float[Tensor, "n"]
 ) -> Bool[Tensor, "n"]:
-    """Return which rows are not near to such a row before them.
-
-    Only rows with a near neighbour by their scores are compared, and of these only those with near projections on an
-    axis, as near rows have on any.
-    """
-    kept = torch.ones_like(norms, dtype=torch.bool)
-    if not len(rows):
-        return kept
-    exact = exact_float(rows)
-    tolerance = rounding(rows.dtype) * exact.square().sum(1).mean().sqrt()
-    # twice its square, as the centred rows are rounded too
-    may_be_near = exact_float(scores.amin(1) + norms - _rounding(rows, norms)) <= 2 * tolerance**2
-    candidates = may_be_near.nonzero()[:, 0]
-    if not len(candidates):
-        return kept
-    exact = exact[candidates]
-    generator = torch.Generator().manual_seed(0)
-    axis = torch.randn(rows.shape[1], dtype=torch.float64, generator=generator).to(exact.device)
-    along, order = (exact @ (axis / axis.norm().clamp(min=1e-300))).sort()
-    begins = torch.cat([along.new_ones(1, dtype=torch.bool), along.diff() > 2 * tolerance])
-    run = torch.empty_like(order)
-    run[order] = begins.cumsum(0) - 1  # rows of different runs are not near
-    several = run.bincount()[run] > 1
-    first_of_near, left = ~several, several.nonzero()[:, 0]
-    while len(left):  # of each run, keep the first row that is left, and leave out those near to it
-        first = torch.full_like(run, len(run)).scatter_reduce_(0, run[left], left, "amin")[run[left]]
-        first_of_near[first] = True
-        distances = torch.linalg.vector_norm(exact[left] - exact[first], dim=1)
-        left = left[distances > tolerance]
-    kept[candidates.to(kept.device)] = first_of_near.to(kept.device)
-    return kept
+    """Return which rows are not near to such a row before them; those that may be, by products, are compared."""
+    kept = torch.ones(len(rows), dtype=torch.bool)
+    if len(rows):
+        exact = exact_float(rows)
+        tolerance = rounding(rows.dtype) * exact.square().sum(1).mean().sqrt()
+        limit = 2 * tolerance**2 + _PRODUCTS * norms.max()
+        some = (squared.amin(1) <= limit).nonzero()[:, 0]
+        distances = torch.cdist(exact[some], exact[some], compute_mode="donot_use_mm_for_euclid_dist")
+        first = torch.ones(len(some), dtype=torch.bool)
+        for i, near in enumerate((distances <= tolerance).cpu()):
+            first[i] = not bool((near & first)[:i].any())
+        kept[some.cpu()] = first
+    return kept.to(rows.device)
 
 
-def _scores(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n"]]:
-    """Return ‖b‖² − 2ab for centred rows a and columns b, ∞ for a = b, and ‖a‖²: their sums are squared distances."""
-    if not len(rows):
-        return rows.new_zeros(0, 0), rows.new_zeros(0)
-    centred = rows - rows.mean(0)
-    norms = centred.square().sum(1)
-    return torch.addmm(norms, centred, centred.T, alpha=-2).fill_diagonal_(torch.inf), norms
-
-
-def _rounding(rows: Float[Tensor, "n d"], norms: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return by how much the least squared distance of each row, by its scores, may be wrong."""
-    return 4 * math.sqrt(rows.shape[1]) * torch.finfo(rows.dtype).eps * (norms + norms.max())
-
-
-def _two_nn(rows: Float[Tensor, "n d"], scores: Float[Tensor, "n n"], norms: Float[Tensor, "n"]) -> float:
+def _two_nn(rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"]) -> float:
     n = len(rows)
     if n < _LEAST:
         return float("nan")
-    found = scores.topk(_NEAREST + 1, largest=False)
-    squared = _nearest(rows, rows, found.indices[:, :-1])
-    # scores are rounded: where a neighbour that was left out may be the nearer one, all distances are computed
-    unsure = found.values[:, -1] + norms - _rounding(rows, norms) < squared[:, 1]
-    if bool(unsure.any()):
-        squared[unsure] = _by_all_distances(rows, unsure.nonzero()[:, 0])
-    ratios = (squared[:, 1] / squared[:, 0]).log() / 2  # ln μ
+    differences = rows[squared.topk(_NEAREST, largest=False).indices] - rows[:, None]
+    nearest = exact_float(torch.linalg.vecdot(differences, differences)).sort(1).values
+    ratios = (nearest[:, 1] / nearest[:, 0]).log() / 2  # ln μ
     kept = int(n * (1 - _DISCARDED))
     x = ratios.sort().values[:kept]
     y = -torch.log1p(-torch.arange(1, kept + 1, dtype=torch.float64, device=x.device) / n)
     steepness = x @ x
     return float((x @ y) / steepness) if bool(steepness > 0) else float("nan")
-
-
-def _nearest(rows: Tensor, of: Tensor, candidates: Int[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    """Return the squared distances of each row of ``of`` to its candidates, from the nearest on, float64."""
-    differences = rows[candidates] - of[:, None]
-    return exact_float(torch.linalg.vecdot(differences, differences)).sort(1).values
-
-
-def _by_all_distances(rows: Tensor, which: Int[Tensor, "m"]) -> Float[Tensor, "m k"]:
-    """Return the squared distances of some rows to their nearest neighbours, by products in float64."""
-    exact = exact_float(rows)
-    exact = exact - exact.mean(0)
-    scores = torch.addmm(exact.square().sum(1), exact[which], exact.T, alpha=-2)
-    scores[torch.arange(len(which), device=scores.device), which] = torch.inf
-    return _nearest(rows, rows[which], scores.topk(_NEAREST, largest=False).indices)

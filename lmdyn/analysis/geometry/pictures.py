@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import scipy
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -65,14 +65,13 @@ def principal_course(vectors: Float[Tensor, "steps n d"]) -> PrincipalCourse:
         raise ValueError(f"expected vectors of at least one step, got the shape {tuple(vectors.shape)}")
     exact = _finite(vectors)
     deviations = (exact - exact.mean(1, keepdim=True)).flatten(0, 1)
-    size = float(deviations.abs().max())
-    if size <= _rounding(vectors):
-        deviations, size = torch.zeros_like(deviations), 1.0
-    u, s, _ = torch.linalg.svd(deviations / size, full_matrices=False)
-    points, variances = exact.new_zeros(steps * n, 2), exact.new_zeros(2)
-    points[:, : len(s)] = _signed(u[:, :2] * s[:2]) * size
-    variances[: len(s)] = s[:2].square()
-    return PrincipalCourse(points.reshape(steps, n, 2), variances / s.square().sum())
+    deviations = deviations.where(deviations.abs().max() > _rounding(vectors), 0)
+    # two axes at least
+    u, s, _ = torch.linalg.svd(F.pad(deviations, (0, 1, 0, 1)), full_matrices=False)
+    points = u[:-1, :2] * s[:2]
+    largest = points.gather(0, points.abs().argmax(0, keepdim=True))
+    points = torch.where(largest < 0, -points, points)
+    return PrincipalCourse(points.reshape(steps, n, 2), s[:2].square() / s.square().sum())
 
 
 @torch.no_grad()
@@ -144,43 +143,33 @@ def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
     from sklearn.manifold import smacof
 
     given = _finite(distances)
+    size = float(given.max()) if given.numel() else 0.0
     if (
-        given.shape[0] != given.shape[1]
-        or not len(given)
-        or bool((given < 0).any() or given.diagonal().any())
-        or not torch.allclose(given, given.T, rtol=1e-6, atol=0)
+        not given.numel()
+        or bool((given < 0).any())
+        or not scipy.spatial.distance.is_valid_dm(given.numpy(), tol=1e-6 * size)
     ):
         raise ValueError(
             "expected a symmetric matrix of distances of at least 0, with zeros on its diagonal, got the shape "
             f"{tuple(given.shape)}"
         )
-    size = float(given.max())
     if size == 0:
         return MdsPicture(given.new_zeros(len(given), 2), 0.0)
-    wanted = (given + given.T) / (2 * size)
+    wanted = (given + given.T).fill_diagonal_(0) / (2 * size)
+    centring = torch.eye(len(given), dtype=torch.float64) - 1 / len(given)
+    values, axes = torch.linalg.eigh(-centring @ wanted.square() @ centring / 2)
     points, _ = smacof(
         wanted.numpy(),
-        init=_classical(wanted),
+        init=(axes * values.clamp(min=0).sqrt())[:, -2:].numpy(),
         n_components=2,
         n_init=1,
         max_iter=_ITERATIONS,
         eps=_TOLERANCE,
         normalized_stress=False,
     )
-    found = torch.from_numpy(np.asarray(points, dtype=np.float64))
+    found = torch.from_numpy(points)
     stress = float((torch.cdist(found, found) - wanted).norm() / wanted.norm())
     return MdsPicture(principal_course(found[None]).points[0] * size, stress)
-
-
-def _classical(distances: Tensor) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return the two principal axes of the doubly centred squared distances."""
-    squares = -distances.square() / 2
-    squares = squares - squares.mean(0) - squares.mean(1, keepdim=True) + squares.mean()
-    values, vectors = torch.linalg.eigh(squares)
-    points = torch.zeros(len(distances), 2, dtype=torch.float64)
-    best = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp(min=0).sqrt()
-    points[:, : best.shape[1]] = best
-    return points.numpy()
 
 
 @torch.no_grad()
@@ -212,12 +201,6 @@ def aligned_courses(points: Float[Tensor, "steps n d"]) -> Float[Tensor, "steps 
         rotation, _ = scipy.linalg.orthogonal_procrustes(aligned[i].numpy(), aligned[i + 1].numpy())
         aligned[i] = aligned[i] @ torch.from_numpy(rotation)
     return torch.stack(aligned) if aligned else centred
-
-
-def _signed(points: Tensor) -> Tensor:
-    """Return points with the largest coordinate of each axis positive."""
-    largest = points.gather(0, points.abs().argmax(0, keepdim=True))
-    return torch.where(largest < 0, -points, points)
 
 
 def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:

@@ -1,18 +1,18 @@
 """Units at activation functions: modules that rectify, and units that are never or always above 0."""
 
 import copy
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import capture, observing, paths_of
+from lmdyn.analysis.inspection.activations import observing, paths_of
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module
 from lmdyn.analysis.inspection.sites import names_of_paths
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import gather
 
 __all__ = ["ActiveUnits", "UnitSigns", "find_rectifiers", "is_rectifier"]
 
@@ -33,7 +33,8 @@ def is_rectifier(module: nn.Module) -> bool:
         >>> [is_rectifier(m) for m in (nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Sigmoid(), nn.Linear(4, 4))]
         [True, True, True, False, False, False]
     """
-    if not _is_plain(module):
+    parts = (module.children(), module.parameters(), module.buffers())
+    if any(next(iter(part), None) is not None for part in parts):
         return False
     x = torch.tensor([[[-_PROBED, -1.0, 1.0, _PROBED], [1.0, _PROBED, -1.0, -_PROBED]]])
     try:
@@ -46,11 +47,6 @@ def is_rectifier(module: nn.Module) -> bool:
         return False
     left, right = y[0, 0, :2].max(), y[0, 0, 2:].min()
     return bool((right > 0) & (left <= 0) & (y[0, 0, 0].abs() <= _SMALL * y[0, 0, 3]))
-
-
-def _is_plain(module: nn.Module) -> bool:
-    parts = (module.children(), module.parameters(), module.buffers())
-    return all(next(iter(part), None) is None for part in parts)
 
 
 def find_rectifiers(module: nn.Module, batch: Batch, forward: Forward | None = None) -> dict[str, str]:
@@ -73,31 +69,20 @@ def find_rectifiers(module: nn.Module, batch: Batch, forward: Forward | None = N
         >>> find_rectifiers(layers, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, forward)
         {'act': 'act'}
     """
-    shape = tuple(text_of(batch).shape[:2])
-    plain = {path: m for path, m in paths_of(module).items() if path and _is_plain(m)}
-    ran: dict[str, bool] = {}
-
-    def watch(path: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            fits = isinstance(output, Tensor) and output.ndim >= 3 and tuple(output.shape[:2]) == shape
-            ran[path] = ran.get(path, True) and fits
-
-        return hook
-
-    with observing(module), torch.no_grad():
-        handles = [m.register_forward_hook(watch(path)) for path, m in plain.items()]
-        try:
-            call_module(module, batch, forward=forward)
-        finally:
-            for handle in handles:
-                handle.remove()
-        sites = names_of_paths([path for path, m in plain.items() if ran.get(path) and is_rectifier(m)])
-    if not sites:
-        return {}
-    with observing(module), torch.no_grad(), capture(module, sites) as seen:
+    ran: dict[str, list[tuple[Tensor, int]]] = {}
+    with observing(module), torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
+        for path, m in paths_of(module).items():
+            if path and is_rectifier(m):
+                own = ran.setdefault(path, [])
+                hook = m.register_forward_hook(lambda _, __, y, own=own: own.append((y, y._version)))
+                stack.callback(hook.remove)
         call_module(module, batch, forward=forward)
-        overwritten = seen.overwritten
-    return {name: path for name, path in sites.items() if name not in overwritten}
+    shape = text_of(batch).shape[:2]
+    of_tokens = [
+        p for p, runs in ran.items() if runs and all(y.ndim > 2 and y.shape[:2] == shape for y, _ in runs)
+    ]
+    sites = names_of_paths(of_tokens)
+    return {name: p for name, p in sites.items() if all(y._version == before for y, before in ran[p])}
 
 
 @dataclass(frozen=True)
@@ -125,34 +110,24 @@ class UnitSigns:
     """
 
     def __init__(self) -> None:
-        self._least: Tensor | None = None
-        self._most: Tensor | None = None
-        self._counts: Tensor | None = None  # over ranks: above 0 once, at most 0 once, not finite, by unit
+        self._ends: Tensor | None = None  # least with the opposite sign, and greatest, (2, units)
 
     def update(self, x: Float[Tensor, "n d"]) -> None:
         """Add n tokens; n may be 0."""
-        if len(x) == 0:
-            return
-        x = x.detach()
-        least, most = x.amin(0), x.amax(0)  # faster than aminmax
-        if self._least is not None and self._most is not None:
-            least, most = torch.minimum(least, self._least), torch.maximum(most, self._most)
-        self._least, self._most = least, most
+        if len(x):
+            x = x.detach()
+            ends = torch.stack([-x.amin(0), x.amax(0)])  # faster than aminmax
+            self._ends = ends if self._ends is None else torch.maximum(ends, self._ends)
 
     def reduce(self) -> None:
         """Combine the ranks' values; call it once, on every rank, after the last update. A rank may have no tokens."""
-        width = max(gather(0 if self._most is None else len(self._most)))
-        counts = torch.zeros(3, width, dtype=torch.int64)
-        if self._most is not None and self._least is not None:
-            bad = ~(self._most.isfinite() & self._least.isfinite())
-            counts = torch.stack([self._most > 0, self._least <= 0, bad]).long().cpu()
-        self._counts = all_reduce_sum(counts)
+        found = gather(None if self._ends is None else self._ends.cpu())
+        there = [ends for ends in found if ends is not None]
+        self._ends = torch.stack(there).amax(0) if there else None
 
     def result(self) -> ActiveUnits | None:
         """Return the shares, after :meth:`reduce`; None without tokens."""
-        if self._counts is None or not self._counts.shape[1]:
+        if self._ends is None:
             return None
-        above, below, bad = self._counts
-        if bool(bad.any()):
-            return ActiveUnits(float("nan"), float("nan"))
-        return ActiveUnits(float((above == 0).double().mean()), float((below == 0).double().mean()))
+        shares = torch.stack([self._ends[1] <= 0, self._ends[0] < 0]).double().mean(1)
+        return ActiveUnits(*shares.where(self._ends.isfinite().all(), torch.nan).tolist())

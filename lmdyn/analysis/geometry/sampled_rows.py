@@ -1,6 +1,7 @@
 """A random sample of the rows of a stream: the same for any batches and any number of ranks."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 from jaxtyping import Float, Int
@@ -37,8 +38,7 @@ class SampledRows:
         if size < 1:
             raise ValueError(f"the sample's size is {size}: expected a number of rows from 1")
         self.size = size
-        self._keys: list[Tensor] = []
-        self._rows: dict[str, list[Tensor]] = {}
+        self._parts: list[tuple[Tensor, Mapping[str, Tensor]]] = []
         self._held = 0
         self._limit: Tensor | None = None  # the greatest key of the sample so far
 
@@ -49,44 +49,31 @@ class SampledRows:
             keys: (n,) different keys.
             rows: (n, d) rows by name, each name with a d of its own; the same names at each call.
         """
-        if self._limit is not None:
-            there = keys < self._limit
-            keys, rows = keys[there], {name: x[there] for name, x in rows.items()}
-        elif len(keys):
-            rows = {name: x.clone() for name, x in rows.items()}
-        if not len(keys):
-            return
-        self._keys.append(keys)
-        for name, x in rows.items():
-            self._rows.setdefault(name, []).append(x)
-        self._held += len(keys)
+        there = slice(None) if self._limit is None else keys < self._limit
+        keys = keys[there]
+        if len(keys):
+            self._parts.append((keys, {name: x[there].clone() for name, x in rows.items()}))
+            self._held += len(keys)
         if self._held >= 2 * self.size:
             self._select()
 
     def _select(self) -> None:
-        keys = torch.cat(self._keys)
+        keys = torch.cat([keys for keys, _ in self._parts])
         best = keys.argsort()[: self.size]
-        self._keys = [keys[best]]
-        self._rows = {name: [torch.cat(parts)[best]] for name, parts in self._rows.items()}
-        self._held = len(best)
+        names = self._parts[0][1]
+        rows = {name: torch.cat([rows[name] for _, rows in self._parts])[best] for name in names}
+        self._parts, self._held = [(keys[best], rows)], len(best)
         if self._held == self.size:
-            self._limit = self._keys[0][-1]
+            self._limit = keys[best[-1]]
 
     def reduce(self) -> None:
         """Take the sample of all ranks' rows; call it once, on every rank, after the last update."""
-        if self._keys:
+        if self._parts:
             self._select()
-        mine = (
-            torch.cat(self._keys).cpu() if self._keys else torch.zeros(0, dtype=torch.int64),
-            {name: torch.cat(parts).cpu() for name, parts in self._rows.items()},
-        )
-        everyone = [part for part in gather(mine) if len(part[0])]
-        if len(everyone) > 1 or not self._keys:
-            self._keys = [keys for keys, _ in everyone]
-            names = dict.fromkeys(name for _, rows in everyone for name in rows)
-            self._rows = {name: [rows[name] for _, rows in everyone] for name in names}
-            if everyone:
-                self._select()
+        mine = [(keys.cpu(), {name: x.cpu() for name, x in rows.items()}) for keys, rows in self._parts]
+        self._parts = list(chain.from_iterable(gather(mine)))
+        if self._parts:
+            self._select()
 
     def rows(self, name: str) -> Float[Tensor, "m d"]:
         """Return the sample of a tensor, m ≤ size rows in the order of their keys, on every rank; after :meth:`reduce`.
@@ -94,5 +81,5 @@ class SampledRows:
         Raises:
             KeyError: if there is no such tensor.
         """
-        (rows,) = self._rows[name]
-        return rows
+        found = self._parts[0][1] if self._parts else {}
+        return found[name]

@@ -181,20 +181,17 @@ class VectorSums:
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
         self._flush()
-        found = gather((self._width, str(self._dtype).removeprefix("torch.")))
-        there = [one for one in found if one[0]]
+        own = {name: value.cpu() for name, value in self._sums.items()}
+        largest = None if self._largest is None else self._largest.cpu()
+        found = gather((self._width, self._dtype, own, largest))
+        there = [of for of in found if of[0]]
         if len(found) == 1 or not there:
             return
-        width, dtype = there[0]
-        self._width, self._dtype = width, getattr(torch, dtype)
         self._covariance.reduce()
-        self._units.reduce(width)
-        empty = torch.zeros((), dtype=torch.float64)
-        for name in ("unit", "unit_n", "kurtosis", "kurtosis_n"):
-            zero = torch.zeros(width, dtype=torch.float64) if name == "unit" else empty
-            self._sums[name] = all_reduce_sum(self._sums.get(name, zero))
-        most = [m for m in gather(None if self._largest is None else float(self._largest)) if m is not None]
-        self._largest = torch.tensor(most, dtype=torch.float64).max()  # NaN if one is
+        self._units.reduce()
+        self._width, self._dtype, names, _ = there[0]
+        self._sums = {name: torch.stack([of[2][name] for of in there]).sum(0) for name in names}
+        self._largest = torch.stack([of[3] for of in there if of[3] is not None]).max()  # NaN if one is
 
     def result(self) -> VectorGeometry:
         """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
@@ -243,7 +240,7 @@ class _UnitMoments:
         assert self.centre is not None
         assert self.powers is not None
         s1, s2, s3, s4 = self.powers
-        d = self.centre - centre
+        d = self.centre - centre.to(self.centre.device)
         n = self.n
         return torch.stack(
             [
@@ -254,16 +251,9 @@ class _UnitMoments:
             ]
         )
 
-    def reduce(self, width: int) -> None:
-        rank_of_centre = next(i for i, n in enumerate(gather(self.n)) if n)
-        centres = gather(None if self.centre is None else self.centre.cpu())
-        centre = centres[rank_of_centre]
-        assert centre is not None
-        if self.centre is None:
-            powers = torch.zeros(4, width, dtype=torch.float64)
-        else:
-            centre = centre.to(self.centre.device)
-            powers = self.about(centre)
+    def reduce(self) -> None:
+        centre = next(c for c in gather(None if self.centre is None else self.centre.cpu()) if c is not None)
+        powers = centre.new_zeros(4, len(centre)) if self.centre is None else self.about(centre)
         self.powers, self.centre = all_reduce_sum(powers), centre.to(powers.device)
         self.n = sum(gather(self.n))
 

@@ -99,7 +99,9 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
         if names is None:
             names = _recognised(entries)
     elif isinstance(batch, DataLoader):
-        raise ValueError("expected batches, got several loaders: pass one of them to the observer as `probe`")
+        raise ValueError(
+            "expected batches, got a DataLoader as an entry of the list: pass one DataLoader instead of the list"
+        )
     else:
         raise ValueError(
             f"expected batches that are dicts, tuples or tensors, got {type_words(type(batch).__name__)}: pass a "
@@ -317,7 +319,7 @@ def whole_numbers(batch: Batch) -> dict[str, Any]:
                 found[name] = torch.as_tensor(np.asarray(found[name]))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"expected rows of equal length in `{name}`, got a list of others: pad them, or pass a DataLoader "
+                    f"expected rows of equal length in `{name}`, got different ones: pad them, or pass a DataLoader "
                     "with a collator"
                 ) from error
     for name in ("input_ids", "labels"):

@@ -389,7 +389,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
     """
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= classes:
         raise ValueError(
-            f"a label of {int(labels.max())} for {classes} classes: do model and data have the same vocabulary?"
+            f"expected labels below {classes}, got {int(labels.max())}: use the model's vocabulary for the data"
         )
 
 

@@ -291,8 +291,8 @@ class AttentionTrace:
         without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
         if without:
             said.append(
-                f"attention weights: no module of {_enumerated(without)} returns them (no attention, its own kernel, "
-                "or rows that add up to less than 1, because of a sink)"
+                f"attention weights: no module of {_enumerated(without)} returns them (no attention, another kernel, "
+                "or rows that add up to less than 1 because of a sink)"
             )
         return said
 

@@ -274,8 +274,8 @@ def _copying(module: nn.Module, text: _Text, forward: Forward | None) -> float:
     if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[2]:
         raise ValueError(
             f"labels are from {int(known.min())} to {int(known.max())}, expected {IGNORED} (none) or 0 to "
-            f"{logits.shape[2] - 1}, the classes of {type(module).__name__}: is the tokenizer's vocabulary larger than "
-            "the module's?"
+            f"{logits.shape[2] - 1}, the classes of {type(module).__name__}: use the tokenizer of the "
+            "module"
         )
     if logits.shape[:2] != tokens.shape:
         return 0.0

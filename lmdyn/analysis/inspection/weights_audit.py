@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ _FEW = 5  # points
 _TRIED = 16  # moves
 _AROUND = 64  # increments
 _ALONG = 0.5
+_JUMP = 10
 _POINTS = 1024  # points of a sketch's size at a time: 32 MB
 _ROWS = 256  # rows of SKETCH_SIZE weights at a time: 8 MB in float64
 
@@ -182,29 +184,34 @@ def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
     return flags
 
 
-@dataclass(frozen=True)
-class _Moves:
-    """Moves of one kind, for positions i and j = i + k: the distances of the path that they replace, and by which."""
+_EDGES = {
+    "turn": ("ai jb", "aj ib"),
+    "exchange": ("ai ic dj jb", "aj cj id ib"),
+    "put later": ("ai ic jb", "ac ij ib"),
+    "put earlier": ("dj jb ai", "db aj ij"),
+    "take out": ("ai ic", "ac"),
+}
+"""The distances of the path that a move replaces, and by which, between points named as in :func:`_places`."""
 
-    kind: str
-    before: Float[Tensor, "n width"]
-    after: Float[Tensor, "n width"]
-    limit: Float[Tensor, "n width"]
+
+def _places(i: Any, j: Any) -> dict[str, Any]:
+    """Return the places of points i and j, and of those next to them."""
+    return {"z": i - 2, "a": i - 1, "i": i, "c": i + 1, "e": i + 2, "d": j - 1, "j": j, "b": j + 1}
 
 
 def _marked(points: Float[Tensor, "n d"]) -> list[int]:
     """Return the positions that the move which shortens the path most takes out; none if there is no such move."""
     possible = min(_limit(float(points.shape[1])), _QUOTIENT)
     found: list[tuple[float, float, str, int, int]] = []
-    for moves in _moves(points):
-        fits = moves.after < moves.limit.clamp(max=possible) * moves.before
-        saved = (moves.before - moves.after).masked_fill(~fits, 0.0).flatten()
+    for kind, before, after, limits in _moves(points):
+        fits = after < limits.clamp(max=possible) * before
+        saved = (before - after).masked_fill(~fits, 0.0).flatten()
         best, where = saved.topk(min(_TRIED, len(saved)))
-        quotients = (moves.after / moves.before).flatten()[where]
-        columns = moves.after.shape[1]
+        quotients = (after / before).flatten()[where]
+        columns = after.shape[1]
         for gain, quotient, at in zip(best.tolist(), quotients.tolist(), where.tolist(), strict=True):
             if gain > 0:
-                found.append((gain, quotient, moves.kind, at // columns, at // columns + at % columns))
+                found.append((gain, quotient, kind, at // columns, at // columns + at % columns))
     found.sort(key=lambda one: -one[0])
     refused: list[tuple[int, int]] = []
     for _, quotient, kind, i, j in found[:_TRIED]:
@@ -223,54 +230,46 @@ def _marked(points: Float[Tensor, "n d"]) -> list[int]:
     return []
 
 
-def _moves(points: Float[Tensor, "n d"]) -> list[_Moves]:
+def _moves(points: Float[Tensor, "n d"]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Yield kind, length of the path before and after, and limit of the quotient, (n, width), for i and j = i + k."""
     n = len(points)
     width = min(_STRETCH, n - 1)
     near = squared_distances(points, width)
     i = torch.arange(n, device=points.device)[:, None]
     k = torch.arange(width, device=points.device)
     j = i + k
-    inside = j < n
+    places = _places(i, j)
 
-    def between(a: Tensor, b: Tensor) -> Tensor:
-        """Return D(a, b), 0 past an end."""
-        a, b = torch.broadcast_tensors(torch.minimum(a, b), torch.maximum(a, b))
-        there = (a >= 0) & (b < n) & (b > a)
-        lag = (b - a - 1).clamp(0, width - 1)
-        return torch.where(there, near[a.clamp(0, n - 1), lag], 0.0)
+    def length(edges: str) -> Tensor:
+        """Return the sum of distances, 0 past an end."""
+        total = torch.zeros_like(near)
+        for edge in edges.split():
+            one, other = (places[name].expand(n, width) for name in edge)
+            a, b = torch.minimum(one, other), torch.maximum(one, other)
+            there = (a >= 0) & (b < n) & (b > a)
+            total += torch.where(there, near[a.clamp(0, n - 1), (b - a - 1).clamp(0, width - 1)], 0.0)
+        return total
 
-    first, last = i == 0, j == n - 1
+    end = (i == 0) | (j == n - 1)
     increments = _directions(points[1:] - points[:-1])
     along = torch.zeros(n, dtype=torch.bool, device=points.device)
     along[0] = increments[0] @ increments[2] < -_ALONG  # pointing backwards
     along[n - 2] = increments[n - 2] @ increments[n - 4] < -_ALONG
-    turns = torch.where(first | last, along[:, None] & (k == 1), k >= 1)
-    ends = torch.where(first | last, _QUOTIENT_AT_THE_ENDS, _QUOTIENT)
-    into, out_of = between(i - 1, i), between(j, j + 1)
-    turned_into, turned_out_of = between(i - 1, j), between(i, j + 1)
-    none = torch.zeros_like(ends)
-    far = inside & (k >= 2)
-    apart, moved = torch.where(far, ends, none), torch.where(far & ~first & ~last, _QUOTIENT, none)
-    without_i, without_j = between(i - 1, i + 1), between(j - 1, j + 1)
-    after_i, before_j = between(i, i + 1), between(j - 1, j)
-    least = torch.minimum(into, after_i)
-    step_before, step_after = between(i - 2, i - 1), between(i + 1, i + 2)
-    steps_around = torch.minimum(
+    turns = (j < n) & torch.where(end, along[:, None] & (k == 1), k >= 1)
+    far = (j < n) & (k >= 2)
+    ends = torch.where(end, _QUOTIENT_AT_THE_ENDS, _QUOTIENT)
+    fitting = {"turn": turns, "exchange": far, "put later": far & ~end, "put earlier": far & ~end}
+    for kind, fits in fitting.items():
+        before, after = map(length, _EDGES[kind])
+        yield kind, before, after, torch.where(fits, ends, 0.0)
+    least, without = torch.minimum(length("ai"), length("ic")), length("ac")
+    step_before, step_after = length("za"), length("ce")
+    around = torch.minimum(
         torch.where(i < 2, step_after, step_before), torch.where(i > n - 3, step_before, step_after)
     )
-    ordinary = torch.maximum(without_i, steps_around)
-    stranger = (i > 0) & (i < n - 1) & (k == 0) & (ordinary < _STRANGER * least)
-    if 4 * int(stranger.sum()) > n:
-        stranger &= False
-    across, inner = between(i, j), between(i + 1, j) + between(i, j - 1)
-    exchanged = turned_into + inner + turned_out_of
-    return [
-        _Moves("turn", into + out_of, turned_into + turned_out_of, torch.where(inside & turns, ends, none)),
-        _Moves("exchange", into + after_i + before_j + out_of, exchanged, apart),
-        _Moves("put later", into + after_i + out_of, without_i + across + turned_out_of, moved),
-        _Moves("put earlier", before_j + out_of + into, without_j + turned_into + across, moved),
-        _Moves("take out", least + none, without_i + none, torch.where(stranger, _STRANGER, none)),
-    ]
+    stranger = (i > 0) & (i < n - 1) & (k == 0) & (torch.maximum(without, around) < _STRANGER * least)
+    if 4 * int(stranger.sum()) <= n:
+        yield "take out", least, without, torch.where(stranger, _STRANGER, 0.0)
 
 
 def _directions(increments: Tensor) -> Tensor:
@@ -289,14 +288,8 @@ def _dimensions(points: Float[Tensor, "n d"], kind: str, i: int, j: int) -> floa
     the mean square of their differences between neighbouring pairs; increments that share a point are not compared,
     and those that the move replaces are left out.
     """
-    replaced = {
-        "turn": {i - 1, j},
-        "exchange": {i - 1, i, j - 1, j},
-        "put later": {i - 1, i, j},
-        "put earlier": {j - 1, j, i - 1},
-        "take out": {i - 1, i},
-    }[kind]
-    replaced &= set(range(len(points) - 1))
+    places = _places(i, j)
+    replaced = {places[edge[0]] for edge in _EDGES[kind][0].split()} & set(range(len(points) - 1))
     edges = [e for e in range(len(points) - 1) if e not in replaced]
     edges = sorted(sorted(edges, key=lambda e: min(abs(e - i), abs(e - j)))[:_AROUND])
     at = torch.tensor(edges, device=points.device)
@@ -330,6 +323,9 @@ class WeightsAudit:
         out_of_order: see :func:`out_of_order`; of identical weights, only those that are not at their place.
         tensors_out_of_order: names of tensors that are out of order in a checkpoint that is in order as a whole.
         finite: whether all weights are finite.
+        unrelated_start: whether the second checkpoint does not descend from the first: it is more than 10 times as far
+            from it as from the third, in proportion to the steps, and half of the tensors are as different as those
+            of two initialisations, but less than a quarter of those of the second and third checkpoint.
     """
 
     steps: tuple[int, ...]
@@ -339,6 +335,7 @@ class WeightsAudit:
     out_of_order: tuple[bool, ...]
     tensors_out_of_order: tuple[tuple[str, ...], ...]
     finite: tuple[bool, ...]
+    unrelated_start: bool = False
 
 
 def audit_weights(
@@ -394,7 +391,27 @@ def audit_weights(
         out_of_order=tuple(at in wrong for at in range(len(steps))),
         tensors_out_of_order=tuple(map(tuple, names)),
         finite=tuple(finite.tolist()),
+        unrelated_start=_unrelated_start(steps, sketches, [points for _, points in (tensors or {}).values()]),
     )
+
+
+def _unrelated_start(
+    steps: Sequence[int], sketches: Float[Tensor, "n d"], tensors: Sequence[Float[Tensor, "n 61"]]
+) -> bool:
+    if len(steps) < 3 or not tensors:
+        return False
+    first, second = (sketches[1:3] - sketches[:2]).norm(dim=1).tolist()
+    longer = (steps[1] - steps[0]) / (steps[2] - steps[1])
+    if not first > _JUMP * second * max(1.0, longer):
+        return False
+    weights = torch.stack(list(tensors))
+    later, earlier = weights[:, 1:3], weights[:, :2]
+    there = (earlier != 0).any(2).all(1)  # biases are 0 at first
+    cosines = torch.cosine_similarity(later, earlier, dim=2)
+    chance = 3 / math.sqrt(TENSOR_SIZE)
+    unlike = (cosines[there].abs() < chance).double()
+    at_first, then = unlike.mean(0).tolist()
+    return bool(at_first >= 0.5 and then < 0.25)
 
 
 def _misplaced(

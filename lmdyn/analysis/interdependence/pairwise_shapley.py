@@ -5,13 +5,13 @@ float64, on the device of the model's outputs, and without gradients.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -125,27 +125,36 @@ def pairwise_shapley_interaction(
         )
     if words is None:
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
-    games = _games(words, max_distance, reading)
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
     if len(seeds) != len(inputs):
         raise ValueError(f"expected one seed or one for each of {len(inputs)} sentences, got {len(seeds)}")
     baseline = torch.as_tensor(baseline).to(inputs)
     if baseline.shape != inputs.shape[2:]:
         raise ValueError(f"expected a baseline of {tuple(inputs.shape[2:])}, got {tuple(baseline.shape)}")
-    outputs = _Outputs(forward, inputs, baseline, max_rows, reading == "causal")
-    width = max((1 + int(g.number[-1]) for g in games if g.players), default=0)
-    games = [game for game in games if len(game.left)]
-    if not games:
-        outputs.call(inputs)  # finds the names of the outputs
-    found = _PairValues((len(inputs), width, max_distance), _norms_of_all(outputs, games) if games else {})
-    for game in games:
-        few, many = (game.where(of) for of in (game.visible() <= exact_up_to, game.visible() > exact_up_to))
-        if len(few.left):
-            _exact_sums(outputs, few, found)
-        if len(many.left):
-            _drawn_means(outputs, many, samples, seeds[game.sentence], found)
-    answer = {name: found.of(name) for name in outputs.names}
-    return answer[""] if list(answer) == [""] else answer
+    shape = (len(inputs), int(words.max()) + 1, max_distance)
+    found: dict[str, PairwiseShapley] = {}
+    for b, (tokens, row) in enumerate(zip(inputs, words.cpu(), strict=True)):
+        game = _Game(forward, tokens, row, baseline, max_rows, causal=reading == "causal")
+        players = torch.arange(game.players)
+        everything = game.outputs(players[None] >= 0, torch.zeros_like(players), players)
+        left, right = torch.triu_indices(game.players, game.players, 1)
+        distance = game.number[right] - game.number[left]
+        for exact in (True, False):
+            few = game.visible(right) <= exact_up_to
+            chosen = (distance <= max_distance) & (few == exact)
+            pairs = _Pairs(left[chosen], right[chosen])
+            sums = _exact_sums(game, pairs) if exact else _drawn_means(game, pairs, samples, seeds[b])
+            for name, output in everything.items():
+                nothing = torch.full(shape, torch.nan, dtype=torch.float64)
+                none = torch.zeros(shape, dtype=torch.bool)
+                table = found.setdefault(name, PairwiseShapley(nothing, nothing.clone(), none))
+                whole = torch.linalg.vector_norm(output, dim=1)[pairs.right]
+                at = (b, game.number[pairs.left], distance[chosen] - 1)
+                stored = table.value, table.standard_error
+                for values, own in zip(stored, sums.get(name, (whole, whole)), strict=True):
+                    values[at] = torch.where(whole > 0, own / whole, torch.nan).cpu()
+                table.exact[at] = exact
+    return found[""] if list(found) == [""] else found
 
 
 @torch.no_grad()
@@ -184,132 +193,77 @@ def reading_of(forward: Forward, inputs: Tensor) -> Reading:
     return "causal"
 
 
-@dataclass(frozen=True)
-class _Game:
-    """Words of a sentence as players, in order, and the pairs of players.
+class _Pairs(NamedTuple):
+    """Pairs of players l and r, each (pairs,)."""
 
-    Attributes:
-        sentence: row of the sentence.
-        number: (players,) number of each player's word.
-        token: (time,) player that each token belongs to, -1 for none.
-        read: (players,) last token of each player.
-        left: (pairs,) first player l of each pair.
-        right: (pairs,) second player r of each pair.
-        causal: whether players after r are invisible at r.
-    """
-
-    sentence: int
-    number: Tensor
-    token: Tensor
-    read: Tensor
     left: Tensor
     right: Tensor
-    causal: bool
-
-    @property
-    def players(self) -> int:
-        """Number of players."""
-        return len(self.number)
-
-    def visible(self) -> Tensor:
-        """Number of players in the game of each pair, (pairs,)."""
-        return self.right + 1 if self.causal else torch.full_like(self.right, self.players)
-
-    def where(self, chosen: Tensor) -> "_Game":
-        """Return the game with a subset of the pairs."""
-        return replace(self, left=self.left[chosen], right=self.right[chosen])
-
-    def kept(self, present: Bool[Tensor, "*rows players"]) -> Bool[Tensor, "*rows time"]:
-        """Return which tokens are present."""
-        always = present.new_ones(*present.shape[:-1], 1)
-        return torch.cat([present, always], -1)[..., self.token]  # index -1 is the last column
 
 
-def _games(words: Int[Tensor, "batch time"], max_distance: int, reading: Reading) -> list[_Game]:
-    """Return the game of each sentence, or raise a ValueError."""
-    games = []
-    for b, row in enumerate(words.cpu()):
-        numbers = row[row >= 0]
-        if bool((numbers[1:] < numbers[:-1]).any()):
-            raise ValueError(
-                f"words must increase along the sentence, those of sentence {b} are {row.tolist()}: a word's tokens "
-                "must be together"
-            )
-        number, of = numbers.unique(return_inverse=True)
-        token = torch.full_like(row, -1)
-        token[row >= 0] = of
-        last = torch.ones_like(of, dtype=torch.bool)
-        last[:-1] = of[1:] != of[:-1]
-        read = (row >= 0).nonzero()[:, 0][last]
-        left, right = torch.triu_indices(len(number), len(number), 1)
-        near = number[right] - number[left] <= max_distance
-        games.append(_Game(b, number, token, read, left[near], right[near], reading == "causal"))
-    return games
+class _Game:
+    """A sentence, whose words are the players, in order.
 
+    Attributes:
+        number: (players,) number of each player's word.
+        players: number of players.
+        max_rows: maximum number of rows in one call of the model.
+    """
 
-@dataclass
-class _Outputs:
-    """Outputs of forward at some positions of sentences with absent words."""
-
-    forward: Forward
-    inputs: Tensor
-    baseline: Tensor
-    max_rows: int
-    causal: bool
-    names: tuple[str, ...] = ()
-
-    def at(
+    def __init__(
         self,
-        sentence: Int[Tensor, "rows"],
-        kept: Bool[Tensor, "rows time"],
-        row: Int[Tensor, "reads"],
-        position: Int[Tensor, "reads"],
-    ) -> dict[str, Float[Tensor, "reads d"]]:
-        """Compute the output at each (row, position), in float64.
-
-        Args:
-            sentence: sentence of each row.
-            kept: whether each token is present, for the first tokens of the sentence, one per column.
-            row: row of each requested output.
-            position: position of each requested output.
-        """
-        if self.causal:  # words after the last one that is read in a row have no effect
-            end = np.zeros(len(kept), dtype=np.int64)
-            np.maximum.at(end, row.numpy(), position.numpy() + 1)
-            length, by_length = torch.from_numpy(end).sort(stable=True)
-            sentence, kept, row = sentence[by_length], kept[by_length], by_length.argsort()[row]
-        else:
-            length = torch.full((len(kept),), kept.shape[1])
-        order = row.argsort(stable=True)
-        bounds = torch.searchsorted(row[order], torch.arange(0, len(kept) + self.max_rows, self.max_rows))
-        parts: list[dict[str, Tensor]] = []
-        for k, (start, end_of) in enumerate(pairwise(bounds.tolist())):
-            these = slice(k * self.max_rows, (k + 1) * self.max_rows)
-            reads, cut = order[start:end_of], int(length[these].max())
-            parts.append(
-                self._chunk(sentence[these], kept[these, :cut], row[reads] - these.start, position[reads])
+        forward: Forward,
+        tokens: Tensor,
+        words: Tensor,
+        baseline: Tensor,
+        max_rows: int,
+        *,
+        causal: bool,
+    ) -> None:
+        self._forward, self._tokens, self._baseline = forward, tokens, baseline
+        self.max_rows, self._causal = max_rows, causal
+        there = (words >= 0).nonzero()[:, 0]
+        if bool((words[there].diff() < 0).any()):
+            raise ValueError(
+                f"words must increase along the sentence, those of one are {words.tolist()}: a word's tokens must be "
+                "together"
             )
-        back = order.argsort()
-        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return {name: v[back.to(v.device)] for name, v in found.items()}
+        self.number, player, counts = words[there].unique(return_inverse=True, return_counts=True)
+        self.players = len(self.number)
+        self._player = torch.full_like(words, self.players)  # of no word: always present
+        self._player[there] = player
+        self._last = there[counts.cumsum(0) - 1]
 
-    def _chunk(self, sentence: Tensor, kept: Tensor, row: Tensor, position: Tensor) -> dict[str, Tensor]:
-        device = self.inputs.device
-        tokens, here = self.inputs[:, : kept.shape[1]][sentence.to(device)], kept.to(device)
-        rows = torch.where(here if tokens.ndim == 2 else here[..., None], tokens, self.baseline)
-        found = {
-            name: exact_float(v[row.to(v.device), position.to(v.device)])
-            for name, v in self.call(rows).items()
-        }
-        if not all(bool(v.isfinite().all()) for v in found.values()):
-            raise ValueError("forward returned NaN or infinite values: check the model and the baseline")
-        return found
+    def visible(self, right: Int[Tensor, "pairs"]) -> Int[Tensor, "pairs"]:
+        """Return the number of players that are visible at some."""
+        return right + 1 if self._causal else torch.full_like(right, self.players)
 
-    def call(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return the outputs of forward, by name."""
-        named = _named(self.forward(rows), rows)
-        self.names = tuple(named)
-        return named
+    def outputs(
+        self, present: Bool[Tensor, "rows players"], row: Int[Tensor, "reads"], player: Int[Tensor, "reads"]
+    ) -> dict[str, Float[Tensor, "reads d"]]:
+        """Compute the output at the last token of a player in a row, for each of several, in float64."""
+        kept = F.pad(present, (0, 1), value=True)[:, self._player]
+        position = self._last[player]
+        end = torch.full((len(kept),), kept.shape[1])
+        if self._causal:  # words after the last one that is read in a row have no effect
+            end = torch.ones_like(end).scatter_reduce(0, row, position + 1, "amax")
+        end, order = end.sort(stable=True)
+        place = order.argsort()[row]
+        reads = place.argsort(stable=True)
+        number = (place // self.max_rows).bincount(minlength=-(-len(kept) // self.max_rows))
+        parts: dict[str, list[Tensor]] = defaultdict(list)
+        chunks = zip(order.split(self.max_rows), end.split(self.max_rows), strict=True)
+        for (rows, ends), asked in zip(chunks, reads.split(number.tolist()), strict=True):
+            tokens = self._tokens[: int(ends[-1])]
+            here = kept[rows, : len(tokens)].to(tokens.device)
+            given = torch.where(here if tokens.ndim == 1 else here[..., None], tokens, self._baseline)
+            for name, v in _named(self._forward(given), given).items():
+                found = exact_float(v[place[asked] % self.max_rows, position[asked]])
+                if not bool(found.isfinite().all()):
+                    raise ValueError(
+                        "forward returned NaN or infinite values: check the model and the baseline"
+                    )
+                parts[name].append(found)
+        return {name: torch.cat(found)[reads.argsort()] for name, found in parts.items()}
 
 
 def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
@@ -326,133 +280,78 @@ def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
     return named
 
 
-class _PairValues:
-    """Values of pairs relative to ‖v(N)‖, collected game by game."""
-
-    def __init__(self, shape: tuple[int, int, int], norms: Mapping[tuple[str, int], Tensor]) -> None:
-        self._empty = torch.full(shape, torch.nan, dtype=torch.float64)
-        self._norms = norms
-        self._found: dict[str, PairwiseShapley] = {}
-
-    def of(self, name: str) -> PairwiseShapley:
-        """Return the values of an output so far."""
-        none = torch.zeros(self._empty.shape, dtype=torch.bool)
-        return self._found.setdefault(name, PairwiseShapley(self._empty.clone(), self._empty.clone(), none))
-
-    def put(self, name: str, game: _Game, norm: Tensor, error: Tensor | None = None) -> None:
-        """Store ‖I‖ of all pairs of a game, and its standard error; None if it is exact."""
-        left, right = game.number[game.left], game.number[game.right]
-        at = (torch.full_like(left, game.sentence), left, right - left - 1)
-        whole = self._norms[name, game.sentence][game.right.to(norm.device)]
-        found, errors = self.of(name), torch.zeros_like(norm) if error is None else error
-        for stored, values in ((found.value, norm), (found.standard_error, errors)):
-            stored[at] = torch.where(whole > 0, values / whole, torch.nan).cpu()
-        found.exact[at] = error is None
+_Sums = dict[str, tuple[Tensor, Tensor]]
+"""‖I‖ of some pairs and its standard error, by name of the output."""
 
 
-def _norms_of_all(outputs: _Outputs, games: Sequence[_Game]) -> dict[tuple[str, int], Tensor]:
-    """Compute ‖v(N)‖ with all words present."""
-    sentence = torch.tensor([game.sentence for game in games])
-    row = torch.cat([torch.full_like(g.read, i) for i, g in enumerate(games)])
-    kept = torch.ones(len(games), len(games[0].token), dtype=torch.bool)
-    found = outputs.at(sentence, kept, row, torch.cat([g.read for g in games]))
-    players = [g.players for g in games]
-    return {
-        (name, game.sentence): norms
-        for name, v in found.items()
-        for game, norms in zip(games, torch.linalg.vector_norm(v, dim=1).split(players), strict=True)
-    }
-
-
-def _turned(game: _Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
-    """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
-    one, of = torch.cat([game.left, game.right]).unique(return_inverse=True)
-    rows = torch.zeros(1 + len(one) + len(game.left), game.players, dtype=torch.bool)
-    rows[1 + torch.arange(len(one)), one] = True
-    both = 1 + len(one) + torch.arange(len(game.left))
-    rows[both, game.left] = True
-    rows[both, game.right] = True
-    return rows, torch.stack([torch.zeros_like(both), *(1 + of.view(2, -1)), both], 1)
-
-
-def _differences(
-    outputs: _Outputs, game: _Game, sets: Bool[Tensor, "sets players"]
-) -> dict[str, Float[Tensor, "sets pairs d"]]:
-    """Compute δ of each pair of a game, with S a set of the present players without the pair."""
-    turned, of_pair = _turned(game)
-    kept = game.kept((sets[:, None] ^ turned).flatten(0, 1))
-    reads = len(turned) * torch.arange(len(sets))[:, None, None] + of_pair  # (sets, pairs, 4)
-    position = game.read[game.right][None, :, None].expand_as(reads)
-    sentence = torch.full((len(kept),), game.sentence)
-    found = outputs.at(sentence, kept, reads.flatten(), position.flatten())
-    # both or neither of the two are present if none or both are toggled
-    same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
-    sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
-    return {
-        name: (v.view(*reads.shape, -1) * sign[..., None].to(v.device)).sum(2) for name, v in found.items()
-    }
-
-
-def _exact_sums(outputs: _Outputs, game: _Game, found: _PairValues) -> None:
+def _exact_sums(game: _Game, pairs: _Pairs) -> _Sums:
     """Sum over all subsets of the players."""
-    code = torch.arange(1 << int(game.visible().max()))
+    found: _Sums = {}
+    rights = pairs.right.unique()
+    if not len(rights):
+        return found
+    visible = game.visible(rights)
+    counts = 2**visible  # coalitions of the players visible at r
+    code = torch.arange(int(counts.max()))
     there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
-    time = int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token)
-    rights = game.right.unique().tolist()
-    counts = [2 << r if game.causal else len(code) for r in rights]  # coalitions of the players visible at r
-    row = torch.cat([code[:count] for count in counts])
-    position = game.read[rights].repeat_interleave(torch.tensor(counts))
-    values = outputs.at(torch.full_like(code, game.sentence), game.kept(there)[:, :time], row, position)
-    for name, of_all in values.items():
-        for r, v in zip(rights, of_all.split(counts), strict=True):
-            chosen = game.where(game.right == r)
-            n = int(chosen.visible()[0])
+    row = torch.cat([code[:count] for count in counts.tolist()])
+    for name, values in game.outputs(there, row, rights.repeat_interleave(counts)).items():
+        norm = values.new_zeros(len(pairs.right))
+        for r, n, v in zip(rights, visible.tolist(), values.split(counts.tolist()), strict=True):
+            own = pairs.right == r
             bits = there[: len(v), :n].double()
-            left, right = bits[:, chosen.left].T, bits[:, r]
+            left, right = bits[:, pairs.left[own]].T, bits[:, r]
             size = (bits.sum(1) - left - right).long()  # of S
-            weight = _size_weights(n) / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
+            weight = torch.tensor([2 / n / math.comb(n - 1, k) for k in range(n - 1)], dtype=torch.float64)
             signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
-            found.put(name, chosen, torch.linalg.vector_norm(signed.to(v) @ v, dim=1))
+            norm[own] = torch.linalg.vector_norm(signed.to(v) @ v, dim=1)
+        found[name] = norm, torch.zeros_like(norm)
+    return found
 
 
-def _drawn_means(outputs: _Outputs, game: _Game, samples: int, seed: int, found: _PairValues) -> None:
+def _drawn_means(game: _Game, pairs: _Pairs, samples: int, seed: int) -> _Sums:
     """Average over drawn sets and their complements."""
-    pairs = (samples + 1) // 2
-    blocks = min(pairs, _BLOCKS)
-    strata = -(-pairs // blocks)
+    if not len(pairs.right):
+        return {}
+    number = (samples + 1) // 2
+    blocks = min(number, _BLOCKS)
+    strata = -(-number // blocks)
     generator = torch.Generator().manual_seed(seed)
-    shape = (strata, blocks, 1)
     # each block has one u in each stratum of 0 to ½; the complements are in ½ to 1
-    u = torch.rand(shape, generator=generator, dtype=torch.float64)
+    u = torch.rand(strata, blocks, 1, generator=generator, dtype=torch.float64)
     u = (torch.arange(strata)[:, None, None] + u) / (2 * strata)
     there = torch.rand(strata, blocks, game.players, generator=generator, dtype=torch.float64) < u
-    sets = torch.stack([there, ~there], 2)  # (strata, blocks, 2, players)
-    rows = 1 + game.players + len(game.left)
-    at_once = max(1, outputs.max_rows // (2 * rows))
-    visible = game.visible()
-    tilt = torch.zeros(len(visible), game.players - 1, dtype=torch.float64)
-    for n in visible.unique().tolist():
-        tilt[visible == n, : n - 1] = _size_weights(n) * (n - 1)
+    sets = torch.stack([there, ~there], 2).flatten(0, 1)  # (strata · blocks, 2, players)
+    toggled, of_pair = _toggled(pairs, game.players)
+    n = game.visible(pairs.right)
     means: dict[str, Tensor] = {}
     order = torch.arange(blocks).repeat(strata)
-    for some, block in zip(sets.flatten(0, 1).split(at_once), order.split(at_once), strict=True):
-        delta = _differences(outputs, game, some.flatten(0, 1))
-        weight = _of_sizes(game, some.flatten(0, 1), tilt)
-        for name, v in delta.items():
-            mean = means.setdefault(name, v.new_zeros(blocks, *v.shape[1:]))
-            drawn = (v * weight[..., None].to(v.device)).unflatten(0, (-1, 2)).mean(1) / strata
-            for k, of in zip(block.tolist(), drawn, strict=True):
-                mean[k] += of
-    for name, mean in means.items():
-        found.put(name, game, *_norm_of_mean(mean))
+    at_once = max(1, game.max_rows // (2 * (1 + game.players + len(n))))
+    for drawn, block in zip(sets.split(at_once), order.split(at_once), strict=True):
+        some = drawn.flatten(0, 1)
+        reads = len(toggled) * torch.arange(len(some))[:, None, None] + of_pair  # (sets, pairs, 4)
+        player = pairs.right[None, :, None].expand_as(reads)
+        found = game.outputs((some[:, None] ^ toggled).flatten(0, 1), reads.flatten(), player.flatten())
+        # both or neither of the two are present if none or both are toggled
+        left, right = (some[:, side].long() for side in pairs)
+        sign = (2 * (left == right) - 1)[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0])
+        size = some.long().cumsum(1)[:, n - 1] - left - right  # of S, a subset of uniform size
+        weight = (2 * (n - 1 - size) / n.double())[..., None] * sign / (2 * strata)
+        for name, v in found.items():
+            parts = (v.view(*reads.shape, -1) * weight[..., None].to(v)).sum(2).unflatten(0, (-1, 2)).sum(1)
+            mean = means.setdefault(name, v.new_zeros(blocks, *parts.shape[1:]))
+            mean.index_add_(0, block.to(v.device), parts)
+    return {name: _norm_of_mean(mean) for name, mean in means.items()}
 
 
-def _of_sizes(game: _Game, sets: Tensor, tilt: Tensor) -> Float[Tensor, "sets pairs"]:
-    """Return the weight of each pair's S, a subset of uniform size, in the index."""
-    number = sets.long().cumsum(1)  # of players up to and including each
-    last = game.right if game.causal else torch.full_like(game.right, game.players - 1)
-    size = number[:, last] - sets[:, game.left].long() - sets[:, game.right].long()
-    return tilt[torch.arange(len(game.left)), size]
+def _toggled(pairs: _Pairs, players: int) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
+    """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
+    one, of = torch.cat(pairs).unique(return_inverse=True)
+    single = F.one_hot(one, players).bool()
+    left, right = of.view(2, -1)
+    both = 1 + len(one) + torch.arange(len(left))
+    rows = torch.cat([torch.zeros_like(single[:1]), single, single[left] | single[right]])
+    return rows, torch.stack([torch.zeros_like(both), 1 + left, 1 + right, both], 1)
 
 
 def _norm_of_mean(blocks: Float[Tensor, "blocks pairs d"]) -> tuple[Tensor, Tensor]:
@@ -470,9 +369,3 @@ def _norm_of_mean(blocks: Float[Tensor, "blocks pairs d"]) -> tuple[Tensor, Tens
     return value.sqrt(), error / ((value + error).sqrt() + value.sqrt()).clamp(
         min=torch.finfo(torch.float64).tiny
     )
-
-
-def _size_weights(players: int) -> Float[Tensor, "sizes"]:
-    """Compute Σ w(S) over the subsets of each size 0 … n − 2 of the others; the sum over sizes is 1."""
-    n = players
-    return 2 * torch.arange(n - 1, 0, -1, dtype=torch.float64) / (n * (n - 1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import paths_of
 
-__all__ = ["Applications", "repeated_modules", "separate_applications"]
+__all__ = ["repeated_modules", "separate_applications"]
 
 
 def repeated_modules(module: nn.Module, run: Callable[[], Any]) -> dict[str, int]:
@@ -46,31 +46,10 @@ def repeated_modules(module: nn.Module, run: Callable[[], Any]) -> dict[str, int
     return found
 
 
-class Applications:
-    """Leaves of :func:`separate_applications`.
-
-    Attributes:
-        leaves: for each parameter of a repeated module, as ``(id of the parameter, application)``, the tensor that
-            this application used in the forward passes since the last :meth:`clear`.
-    """
-
-    def __init__(self) -> None:
-        self.leaves: dict[tuple[int, str], Tensor] = {}
-        self._runs: Counter[str] = Counter()
-
-    def clear(self) -> None:
-        """Forget the leaves; call it before each forward pass."""
-        self.leaves.clear()
-        self._runs.clear()
-
-    def begin(self, name: str) -> str:
-        """Return the name of the next application of a module: ``name@0``, then ``name@1``."""
-        self._runs[name] += 1
-        return f"{name}@{self._runs[name] - 1}"
-
-
 @contextmanager
-def separate_applications(module: nn.Module, repeated: Mapping[str, str]) -> Iterator[Applications]:
+def separate_applications(
+    module: nn.Module, repeated: Mapping[str, str]
+) -> Iterator[dict[tuple[int, str], Tensor]]:
     """In this context, each application of a repeated module uses leaves of its own, which share its memory.
 
     Gradients with respect to the leaves are those of the applications; they add up to the gradient with respect to the
@@ -80,19 +59,23 @@ def separate_applications(module: nn.Module, repeated: Mapping[str, str]) -> Ite
         module: the model.
         repeated: module path by display name, as :func:`repeated_modules` finds them.
 
+    Yields:
+        The leaves, by id of the parameter and application: ``name@0``, then ``name@1``; clear them before each forward
+        pass.
+
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
         >>> _ = layer.weight.data.fill_(3.0)
         >>> model = nn.Sequential(layer, layer)  # w·w·x
         >>> with separate_applications(model, {"layer": "0"}) as separate:
         ...     out = model(torch.ones(1, 1))
-        ...     leaves = {name: leaf for (_, name), leaf in separate.leaves.items()}
+        ...     leaves = {name: leaf for (_, name), leaf in separate.items()}
         ...     gradients = torch.autograd.grad(out, list(leaves.values()))
         >>> list(leaves), [g.item() for g in gradients], layer.weight.requires_grad
         (['layer@0', 'layer@1'], [3.0, 3.0], True)
     """
     paths = paths_of(module)
-    separate = Applications()
+    separate: dict[tuple[int, str], Tensor] = {}
     with ExitStack() as stack:
         for name, path in repeated.items():
             own = [
@@ -103,11 +86,10 @@ def separate_applications(module: nn.Module, repeated: Mapping[str, str]) -> Ite
             ]
 
             def begin(_: nn.Module, __: Any, own: Any = own, name: str = name) -> None:
-                application = separate.begin(name)
+                number = len({at for _, at in separate if at.rpartition("@")[0] == name})
                 for part, key, parameter in own:
-                    leaf = separate.leaves.setdefault(
-                        (id(parameter), application), nn.Parameter(parameter.detach())
-                    )
+                    at = id(parameter), f"{name}@{number}"
+                    leaf = separate.setdefault(at, nn.Parameter(parameter.detach()))
                     setattr(part, key, leaf)  # not in _parameters: nn.LSTM keeps a list of its weights
 
             def end(_: nn.Module, __: Any, ___: Any, own: Any = own) -> None:

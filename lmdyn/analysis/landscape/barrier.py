@@ -1,6 +1,6 @@
 """Losses along a line between two points of weight space, and the barrier between them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,14 @@ from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 __all__ = ["LossLine", "loss_barrier", "rise_over_chord"]
 
 
-def loss_barrier(
-    alphas: Sequence[float], losses: Float[np.ndarray, "*batch points"]
-) -> Float[np.ndarray, "*batch"]:
+def loss_barrier(alphas: Sequence[float], losses: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     """Compute max over α of L(α) − [(1 − α) L(0) + α L(1)]: how far the loss rises above the line between its ends.
 
     0 if the loss is convex along the line; never negative, since the ends count.
 
     Args:
         alphas: positions, which include 0 and 1.
-        losses: loss at each position; NaN anywhere gives NaN.
+        losses: (…, points) loss at each position; NaN anywhere gives NaN.
 
     Raises:
         ValueError: without the two ends, or for another number of losses.
@@ -34,8 +32,7 @@ def loss_barrier(
         >>> loss_barrier([0.0, 0.5, 1.0], np.array([1.0, 4.0, 2.0]))
         array(2.5)
     """
-    at = np.asarray(alphas, dtype=np.float64)
-    return np.asarray(_over_chord(at, losses)[..., (at >= 0) & (at <= 1)].max(-1))
+    return np.asarray(_over_chord(alphas, losses).max(-1))
 
 
 def rise_over_chord(
@@ -54,23 +51,24 @@ def rise_over_chord(
         >>> rise_over_chord([0.0, 0.5, 1.0], np.array([[1.0, 4.0, 2.0], [1.0, 0.5, 2.0]]))
         array([ 2.5, -1. ])
     """
-    at = np.asarray(alphas, dtype=np.float64)
-    inner = (at > 0) & (at < 1)
-    if not inner.any():
+    inner = [0 < alpha < 1 for alpha in alphas if 0 <= alpha <= 1]
+    if not any(inner):
         raise ValueError(f"expected a position between 0 and 1, got {list(alphas)}")
-    return np.asarray(_over_chord(at, losses)[..., inner].max(-1))
+    return np.asarray(_over_chord(alphas, losses)[..., inner].max(-1))
 
 
-def _over_chord(at: npt.NDArray[np.float64], losses: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Compute how far the loss is above the straight line between its ends, at each position."""
+def _over_chord(alphas: Sequence[float], losses: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Compute how far the loss is above the straight line between its ends, at each position from 0 to 1."""
+    positions = list(alphas)
+    if not {0, 1} <= {*positions}:
+        raise ValueError(f"expected positions that include 0 and 1, got {positions}")
     values = np.asarray(losses, dtype=np.float64)
-    ends = [np.flatnonzero(at == end) for end in (0, 1)]
-    if not all(len(e) for e in ends):
-        raise ValueError(f"expected positions that include 0 and 1, got {at.tolist()}")
-    if values.shape[-1] != len(at):
-        raise ValueError(f"expected {len(at)} losses, one for each position, got {values.shape[-1]}")
-    first, last = (values[..., e[0], None] for e in ends)
-    return np.asarray(values - ((1 - at) * first + at * last))
+    if values.shape[-1] != len(positions):
+        raise ValueError(f"expected {len(positions)} losses, one for each position, got {values.shape[-1]}")
+    first, last = (values[..., [positions.index(end)]] for end in (0, 1))
+    at = np.array(positions)
+    rise: npt.NDArray[np.float64] = values - ((1 - at) * first + at * last)
+    return rise[..., (at >= 0) & (at <= 1)]
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,19 @@ class LossLine:
         The same text is read at all positions, so that what differs from block to block only by its difficulty
         cancels. The lower end is at least 0.
         """
-        resampled = loss_barrier(self.alphas, self._resampled(bootstrap, seed))
-        low, high = map(float, basic_interval(self.barrier, resampled, confidence))
-        return max(0.0, low) if low == low else low, high
+        low, high = self._interval(loss_barrier, bootstrap, confidence, seed)
+        return max(low, 0.0), high  # NaN stays
 
     def rise_interval(self, bootstrap: int, confidence: float, *, seed: int) -> tuple[float, float]:
         """Compute the same interval of the rise, whose ends may be below 0."""
-        resampled = rise_over_chord(self.alphas, self._resampled(bootstrap, seed))
-        low, high = basic_interval(self.rise, resampled, confidence)
-        return float(low), float(high)
+        return self._interval(rise_over_chord, bootstrap, confidence, seed)
 
-    def _resampled(self, bootstrap: int, seed: int) -> npt.NDArray[np.float64]:
-        """Return the losses at each position of resampled texts, (resamplings, points)."""
+    def _interval(
+        self, measure: Callable[..., Any], bootstrap: int, confidence: float, seed: int
+    ) -> tuple[float, float]:
         kept = self.tokens > 0
         drawn = draw_blocks(int(kept.sum()), bootstrap, seed)
-        return np.asarray((drawn @ self.sums[:, kept].T) / (drawn @ self.tokens[kept])[:, None])
+        losses = (drawn @ self.sums[:, kept].T) / (drawn @ self.tokens[kept])[:, None]
+        whole, resampled = (measure(self.alphas, of) for of in (self.losses, losses))
+        low, high = basic_interval(whole, resampled, confidence)
+        return float(low), float(high)

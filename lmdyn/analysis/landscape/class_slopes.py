@@ -104,32 +104,42 @@ def class_slopes(
     """
     parameters = dict(module.named_parameters())
     moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
-    names = {id(p): name for name, p in moving.items()}
+    names, known = {id(p): name for name, p in moving.items()}, {*map(id, parameters.values())}
     sums = _Sums(directions, divisions, moving)
-    several = any(
-        classes.number > 1 for classes in divisions.values()
-    )  # else a whole backward pass is cheaper
     last: list[_Head] = []
+
+    def seen(layer: Any, args: tuple[Any, ...], output: Any) -> None:
+        x, y = (cast(Tensor, first_tensor(value)) for value in (args, output))
+        last[:] = [_Head(layer.weight, layer.bias, x, y)]
+
+    # of one class, a whole backward pass is cheaper
+    several = any(classes.number > 1 for classes in divisions.values())
     with ExitStack() as stack:
         stack.enter_context(requiring_grad(list(moving.values())))
         separate = stack.enter_context(separate_applications(module, repeated or {}))
         for layer in module.modules() if several else ():
             if type(layer) is nn.Linear:
-                hook = layer.register_forward_hook(
-                    lambda *call: last.__setitem__(slice(None), [_Head.of(*call)])
-                )
-                stack.callback(hook.remove)
+                stack.callback(layer.register_forward_hook(seen).remove)
         for batch in batches:
             separate.clear()
             with torch.enable_grad():
                 output = call(batch)
                 losses = losses_of(output, batch)
             # a layer within a repeated module has leaves of its own in each application
-            heads = [h for h in last if h.output is logits_of(output) and h.weight is h.layer.weight]
+            heads = [h for h in last if h.output is logits_of(output) and id(h.weight) in known]
             uses: dict[tuple[str, str], Tensor] = {(name, ""): p for name, p in moving.items()}
-            uses |= {(names[key], at): p for (key, at), p in separate.leaves.items() if key in names}
+            uses |= {(names[key], at): p for (key, at), p in separate.items() if key in names}
             sums.add_batch(losses, batch, uses, next(iter(heads), None), names)
     return sums.points()
+
+
+class _Head(NamedTuple):
+    """A call of a linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None
+    input: Tensor
+    output: Tensor
 
 
 class _Sums:
@@ -156,7 +166,7 @@ class _Sums:
         losses: Tensor,
         batch: Mapping[str, Any],
         uses: Mapping[tuple[str, str], Tensor],
-        linear: "_Head | None",
+        head: _Head | None,
         names: Mapping[int, str],
     ) -> None:
         """Add a batch after its forward pass; with a head, backward passes of classes begin at its input."""
@@ -166,13 +176,11 @@ class _Sums:
             return
         begin, weights = losses, torch.ones_like(losses)  # by token, summed
         groups = {division: classes.groups(batch) for division, classes in self._divisions.items()}
-        if linear is not None:
-            (of_output,) = torch.autograd.grad(losses.sum(), [linear.output], retain_graph=True)
-            begin, weights = linear.input, linear.into(of_output)
-            for parameter, gradient in linear.own_gradients(of_output):
-                if id(parameter) in names:
-                    self._gradients[names[id(parameter)]] += gradient
-                    self._add_head(linear, parameter, names[id(parameter)], of_output, groups)
+        if head is not None:
+            (of_output,) = torch.autograd.grad(losses.sum(), [head.output], retain_graph=True)
+            into = of_output @ head.weight.detach().to(of_output.dtype)
+            begin, weights = head.input, into.to(head.input.dtype)
+            self._add_head(head, of_output, groups, names)
         for number, (division, classes) in enumerate(groups.items() if begin.requires_grad else ()):
             # one synchronization with the device for all backward passes of this batch
             for c in torch.unique(classes[labelled]).tolist():
@@ -180,36 +188,39 @@ class _Sums:
                 found = torch.autograd.grad(
                     begin, list(uses.values()), of_class.view_as(begin), retain_graph=True, allow_unused=True
                 )
-                for use, gradient in zip(uses, found, strict=True):
-                    if gradient is not None:
-                        self._add_use(use, gradient, division, c, whole=number == 0)
+                reached = [(*use, g) for use, g in zip(uses, found, strict=True) if g is not None]
+                for name, application, gradient in reached:
+                    if number == 0:
+                        self._gradients[name] += gradient
+                    for i, by in self._moved(name):
+                        product = (gradient * by).sum(dtype=torch.float64)
+                        self._part(i, (division, name, application), product.device)[c] += product
 
     def _add_head(
-        self, linear: "_Head", parameter: Tensor, name: str, of_output: Tensor, groups: Mapping[str, Tensor]
+        self, head: _Head, of_output: Tensor, groups: Mapping[str, Tensor], names: Mapping[int, str]
     ) -> None:
         """Add the head's own part, for all classes at once: that of a token is ⟨its gradient, ΔW h + Δb⟩."""
-        for i, direction in enumerate(self._directions):
-            if name in direction:
-                by = direction[name]  # of at least float32, also for narrower weights
-                moved = linear.input.detach().to(by.dtype) @ by.T if parameter.ndim == 2 else by
+        rows = of_output.flatten(0, -2).to(head.weight.dtype)  # autocast computes in another one
+        x = head.input.detach()
+        for parameter in (head.weight, head.bias):
+            if parameter is None or id(parameter) not in names:
+                continue
+            name, matrix = names[id(parameter)], parameter.ndim == 2
+            self._gradients[name] += rows.T @ x.flatten(0, -2).to(rows.dtype) if matrix else rows.sum(0)
+            for i, by in self._moved(name):  # of at least float32, also for narrower weights
+                moved = x.to(by.dtype) @ by.T if matrix else by
                 by_token = exact_float((of_output * moved).sum(-1)).flatten()
                 for division, classes in groups.items():
                     at = classes.flatten().to(by_token.device)
                     self._part(i, (division, name, ""), by_token.device).index_add_(0, at, by_token)
 
-    def _add_use(self, use: tuple[str, str], gradient: Tensor, division: str, c: int, *, whole: bool) -> None:
-        if whole:
-            self._gradients[use[0]] += gradient
-        for i, direction in enumerate(self._directions):
-            if use[0] in direction:
-                product = (gradient * direction[use[0]]).sum(dtype=torch.float64)
-                self._part(i, (division, *use), product.device)[c] += product
+    def _moved(self, name: str) -> list[tuple[int, Tensor]]:
+        """Return the numbers of the directions in which a parameter moves, and these."""
+        return [(i, of[name]) for i, of in enumerate(self._directions) if name in of]
 
     def _part(self, i: int, key: Key, device: torch.device) -> Tensor:
-        if key not in self._parts[i]:
-            number = self._divisions[key[0]].number + 1
-            self._parts[i][key] = torch.zeros(number, dtype=torch.float64, device=device)
-        return self._parts[i][key]
+        number = self._divisions[key[0]].number + 1
+        return self._parts[i].setdefault(key, torch.zeros(number, dtype=torch.float64, device=device))
 
     def points(self) -> list[LinePoint]:
         """Sum over ranks, and divide by the number of tokens."""
@@ -223,30 +234,6 @@ class _Sums:
             groups = {k: all_reduce_sum(self._part(i, k, torch.device("cpu")).cpu()) / tokens for k in keys}
             points.append(LinePoint(loss / tokens, slopes_of(gradients, direction), groups))
         return points
-
-
-class _Head(NamedTuple):
-    """A call of a linear layer."""
-
-    layer: nn.Linear
-    weight: Tensor
-    input: Tensor
-    output: Tensor
-
-    @classmethod
-    def of(cls, layer: nn.Module, args: tuple[Any, ...], output: Any) -> "_Head":
-        x, y = (cast(Tensor, first_tensor(value)) for value in (args, output))
-        return cls(cast(nn.Linear, layer), cast(Tensor, layer.weight), x, y)
-
-    def into(self, of_output: Tensor) -> Tensor:
-        """Return the gradient with respect to its input."""
-        return (of_output @ self.weight.detach().to(of_output.dtype)).to(self.input.dtype)
-
-    def own_gradients(self, of_output: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return its parameters with their gradients."""
-        rows = of_output.flatten(0, -2).to(self.weight.dtype)  # autocast computes in another one
-        found = [(self.weight, rows.T @ self.input.detach().flatten(0, -2).to(rows.dtype))]
-        return found if self.layer.bias is None else [*found, (self.layer.bias, rows.sum(0))]
 
 
 class TextOnLines:

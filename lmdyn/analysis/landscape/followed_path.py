@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from operator import add
 from typing import Any
 
 import torch
@@ -88,14 +89,12 @@ class AllocationSums:
     def add(self, line: LineIntegral) -> None:
         """Add a line."""
         self.lines += 1
-        self.points += line.points
-        self.loss_change += line.loss_change
         self.gross_change += abs(line.loss_change)
         self.gross_residual += abs(line.residual)
-        self.errors = self.errors[0] + line.errors[0], self.errors[1] + line.errors[1]
-        self.sizes = self.sizes[0] + line.sizes[0], self.sizes[1] + line.sizes[1]
-        self.total += line.total
-        self.first_order += line.first_order
+        for name in ("points", "loss_change", "total", "first_order"):
+            setattr(self, name, getattr(self, name) + getattr(line, name))
+        for name in ("errors", "sizes"):
+            setattr(self, name, tuple(map(add, getattr(self, name), getattr(line, name))))
         for own, given in ((self.parts, line.groups), (self.first_order_parts, line.groups_at_start)):
             for key, values in given.items():
                 own[key] = own.get(key, 0) + values.double()

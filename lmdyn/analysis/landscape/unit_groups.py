@@ -1,6 +1,6 @@
 """Hidden units that can be exchanged without changing what a network computes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -102,8 +102,11 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
         raise ValueError(f"expected an output layer of {sizes[-1]} inputs, got {output.in_features}")
     axes[-1].append(UnitAxis(names[id(output.weight)], 1))
     labels = ["word vectors", *(f"layer {i}" for i in range(1, len(layers) + 1))]
-    groups = [UnitGroup(n, s, tuple(a)) for n, s, a in zip(labels, sizes, axes, strict=True)]
-    return tuple(_tied(groups))
+    if output.weight is embedding.weight:
+        axes[0] += axes.pop()[:-1]
+        labels[0] += f" and {labels.pop()}"
+    found = zip(labels, sizes, axes, strict=False)
+    return tuple(UnitGroup(name, size, tuple(of)) for name, size, of in found)
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[dict[str, Tensor], int, int]]:
@@ -118,14 +121,3 @@ def _layers(module: nn.Module) -> Iterator[tuple[dict[str, Tensor], int, int]]:
         for number in range(m.num_layers):
             found = {kind.replace("weight_", ""): getattr(m, f"{kind}_l{number}") for kind in kinds}
             yield found, gates, m.hidden_size
-
-
-def _tied(groups: Sequence[UnitGroup]) -> Iterator[UnitGroup]:
-    """Merge the first and the last group if one axis belongs to both, as in a tied output layer."""
-    first, *between, last = groups
-    if set(first.axes) & set(last.axes):
-        axes = (*first.axes, *(axis for axis in last.axes if axis not in first.axes))
-        yield UnitGroup(f"{first.name} and {last.name}", first.size, axes)
-        yield from between
-    else:
-        yield from groups

@@ -1,6 +1,5 @@
 """Duration of chaos if the end was not observed for some orbits: survival, escape rates, restricted means."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,8 @@ from torch import Tensor
 __all__ = ["Survival", "survival"]
 
 Array = npt.NDArray[np.float64]
+
+_BLOCKS = 64  # of orbits without groups
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class Survival:
         horizon: upper limit of the restricted mean.
         n: number of orbits.
         n_ended: number of orbits whose end was observed.
-        n_groups: number of networks, or other groups, over which intervals are computed; the number of orbits without
-            groups.
+        n_groups: number of networks, or other groups, over which intervals are computed; of blocks without groups.
     """
 
     times: Float[Tensor, "times"]
@@ -66,8 +66,7 @@ def survival(
     a mean of the ended ones alone would be too short, as would one that uses the bounds as lengths. Orbits of one
     network are similar, so with ``groups`` every interval is over networks: the delete-one-group jackknife with
     Student's t with one degree of freedom less than the number of groups (on the complementary log-log scale for the
-    curve, on the logarithm for the escape rate). Without groups, it is Greenwood's interval for the curve, and the
-    interval of a rate of counts for the escape rate.
+    curve, on the logarithm for the escape rate). Without groups, it is that over at most 64 blocks of orbits.
 
     Args:
         lengths: (n,) lengths of transients, at least 0; 0 for an orbit without one.
@@ -82,7 +81,7 @@ def survival(
         ValueError: if there are no orbits, if lengths are negative or infinite, if the number of groups does not match
             or is below 2, or if no orbit was followed to the horizon.
 
-    Reference: Kaplan & Meier 1958; Greenwood 1926; Lai & Tél 2011, "Transient Chaos", chapter 1 (escape rate).
+    Reference: Kaplan & Meier 1958; Lai & Tél 2011, "Transient Chaos", chapter 1 (escape rate).
 
     Example:
         >>> found = survival(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([False, False, True, True]))
@@ -105,41 +104,30 @@ def survival(
             "follow the orbits further"
         )
     times = np.unique(np.concatenate([[0.0], length[ended]]))
-    whole = _curve(length, ended, times)
     beyond = (length - detected).clip(min=0)
-    rate, mean = _escape_rate(beyond, ended), _restricted_mean(length, ended, last)
-    if groups is None:
-        low, high = _greenwood(length, ended, times, confidence)
-        rate_interval = _rate_interval(beyond, ended, confidence)
-        spread, t = _error_of_mean(length, ended, last), float(scipy.stats.norm.ppf(0.5 + confidence / 2))
-        mean_interval = (mean - t * spread, mean + t * spread)
-        n_groups = len(length)
-    else:
-        of = np.asarray(groups)
-        names = np.unique(of)
-        n_groups = len(names)
-        if n_groups < 2:
-            raise ValueError(f"an interval over groups requires at least 2 groups, got {n_groups}")
-        kept = [of != name for name in names]
-        t = float(scipy.stats.t.ppf(0.5 + confidence / 2, n_groups - 1))
-        low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
-        rate_interval = _on_log(rate, np.array([_escape_rate(beyond[k], ended[k]) for k in kept]), t)
-        means = np.array([_restricted_mean(length[k], ended[k], last) for k in kept])
-        error = float(_jackknife_error(means))
-        mean_interval = (mean - t * error, mean + t * error)
+    of = np.arange(len(length)) % _BLOCKS if groups is None else np.asarray(groups)
+    names = np.unique(of)
+    if groups is not None and len(names) < 2:
+        raise ValueError(f"an interval over groups requires at least 2 groups, got {len(names)}")
+    # one orbit has no interval: its t is NaN
+    kept = [of != name for name in names] if len(names) > 1 else [of == of[0]]
+    t = float(scipy.stats.t.ppf(0.5 + confidence / 2, len(names) - 1))
+    whole, rate, mean = _curve(length, ended, times), _escape_rate(beyond, ended), _mean(length, ended, last)
+    low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
+    spread = t * float(_jackknife_error(np.array([_mean(length[k], ended[k], last) for k in kept])))
     return Survival(
         torch.from_numpy(times),
         torch.from_numpy(whole),
         torch.from_numpy(low),
         torch.from_numpy(high),
         rate,
-        rate_interval,
+        _on_log(rate, np.array([_escape_rate(beyond[k], ended[k]) for k in kept]), t),
         mean,
-        (max(0.0, float(mean_interval[0])), min(last, float(mean_interval[1]))),
+        (max(0.0, mean - spread), min(last, mean + spread)),
         last,
         len(length),
         int(ended.sum()),
-        n_groups,
+        len(names),
     )
 
 
@@ -149,48 +137,15 @@ def _curve(length: Array, ended: npt.NDArray[np.bool_], times: Array) -> Array:
     return np.asarray(found.evaluate(times), dtype=np.float64)
 
 
-def _greenwood(
-    length: Array, ended: npt.NDArray[np.bool_], times: Array, confidence: float
-) -> tuple[Array, Array]:
-    sf = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # if the curve is 1 or 0, it has no interval
-        ends = sf.confidence_interval(confidence, method="log-log")
-        low, high = ends.low.evaluate(times), ends.high.evaluate(times)
-    curve = sf.evaluate(times)
-    return np.where(np.isfinite(low), low, curve), np.where(np.isfinite(high), high, curve)
-
-
 def _escape_rate(length: Array, ended: npt.NDArray[np.bool_]) -> float:
     there = length.sum()
     return float((ended & (length > 0)).sum() / there) if there > 0 else float("nan")
 
 
-def _rate_interval(length: Array, ended: npt.NDArray[np.bool_], confidence: float) -> tuple[float, float]:
-    """Compute the exact interval of a Poisson count over the observed time."""
-    n, there = int((ended & (length > 0)).sum()), float(length.sum())
-    if there == 0:
-        return float("nan"), float("nan")
-    tail = (1 - confidence) / 2
-    low = float(scipy.stats.chi2.ppf(tail, 2 * n)) / 2 if n else 0.0
-    return low / there, float(scipy.stats.chi2.ppf(1 - tail, 2 * n + 2)) / 2 / there
-
-
-def _restricted_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
+def _mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
     """Compute the area under the curve up to the horizon."""
     times = np.unique(np.concatenate([[0.0], length[ended & (length < horizon)], [horizon]]))
     return float((_curve(length, ended, times[:-1]) * np.diff(times)).sum())
-
-
-def _error_of_mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
-    """Compute the standard error of the restricted mean over independent orbits, in Greenwood's form."""
-    times = np.unique(length[ended & (length < horizon)])
-    whole = np.concatenate([times, [horizon]])
-    areas = (_curve(length, ended, whole[:-1]) * np.diff(whole))[::-1].cumsum()[::-1]  # beyond each time
-    at_risk = (length[None] >= times[:, None]).sum(1)
-    ends = ((length[None] == times[:, None]) & ended[None]).sum(1)
-    left = np.maximum(at_risk * (at_risk - ends), 1)
-    return float(np.sqrt((areas**2 * ends / left).sum()))
 
 
 def _jackknife_error(without: Array) -> Array:

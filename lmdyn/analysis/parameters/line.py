@@ -39,10 +39,8 @@ def point_distance(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> Po
     squared = inner = 0.0
     norms = [0.0, 0.0]
     for name, value in start.items():
-        own, other = (
-            exact_float(value).flatten(),
-            exact_float(end[name]).flatten().to(exact_float(value).device),
-        )
+        own = exact_float(value).flatten()
+        other = exact_float(end[name]).flatten().to(own.device)
         found = torch.stack([(own - other).square().sum(), own @ other, own @ own, other @ other]).tolist()
         squared, inner = squared + found[0], inner + found[1]
         norms = [norms[0] + found[2], norms[1] + found[3]]

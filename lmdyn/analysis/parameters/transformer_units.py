@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -44,11 +45,15 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     """
     modules = paths_of(module)
     heads = find_heads(module)
-    if heads.left_out:
-        path, why = next(iter(heads.left_out.items()))
+    for path, why in heads.left_out.items():
         raise ValueError(f"heads of {path!r} are not known: {why}")
+    linear = {path: m for path, m in modules.items() if is_linear(m)}
+    for path, m in linear.items():
+        if getattr(m, "base_layer", None) is not None:
+            raise ValueError(f"{path!r} has an adapter, whose units are not known: merge it")
     flow = _Flow(module)
     attention = [_Attention(layout, modules, flow) for layout in heads.layouts.values()]
+    inside = {id(m) for layout in attention for m in layout.inside}
     with (
         requiring_grad(module.parameters()),
         torch.inference_mode(False),
@@ -57,17 +62,13 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     ):
         for layout in attention:
             layout.watch(stack)
-        inside = {id(m) for layout in attention for m in layout.inside}
-        for path, m in modules.items():
-            if is_linear(m) and id(m) not in inside:
-                if getattr(m, "base_layer", None) is not None:
-                    raise ValueError(f"{path!r} has an adapter, whose units are not known: merge it")
-                flow.watch(m, stack)
-        logits = run()
-        fixed = flow.sources(logits)
-    streams = {flow.class_of(key) for layout in attention for key in layout.inputs}
+        for m in linear.values():
+            if id(m) not in inside:
+                flow.watch_input(m, stack)
+                flow.watch_output(m, m, stack)
+        fixed = flow.sources(run())
     groups = [group for layout in attention for group in layout.groups()]
-    groups += flow.groups({flow.class_of(key) for key in fixed}, streams)
+    groups += flow.groups(fixed, [key for layout in attention for key in layout.inputs])
     order = {name: number for number, name in enumerate(flow.names.values())}
     groups.sort(key=lambda group: (order[group.axes[0].parameter], group.name))
     seen = Counter(group.name for group in groups)
@@ -77,23 +78,19 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     )
 
 
-def _first_tensor(value: Any) -> Tensor:
-    return cast(Tensor, first_tensor(value))
-
-
 def _axes(layer: nn.Module) -> tuple[int, int]:
     """Return the numbers of the axes (out, in) of the weight of a linear layer."""
     return (1, 0) if type(layer).__name__ == "Conv1D" else (0, 1)
 
 
 class _Flow:
-    """Axes of parameters in classes of equal units, found as layers run."""
+    """Axes of parameters in sets of equal units, found as layers run."""
 
     def __init__(self, module: nn.Module) -> None:
         self.names = {id(p): name for name, p in module.named_parameters()}  # the first name of a tied one
+        self.known: Any = scipy.cluster.hierarchy.DisjointSet()
         self._parameters = {id(p): p for p in module.parameters()}
         self._outputs: dict[Any, _Key | str] = {}  # by node of the graph; a text for what must not be read on
-        self._parent: dict[_Key, _Key] = {}
         self._readers: set[_Key] = set()
         self._divided: set[_Key] = set()
 
@@ -101,46 +98,44 @@ class _Flow:
         if id(parameter) not in self.names:
             raise ValueError("a layer's weight is computed from other parameters, whose units are not known")
         key = (id(parameter), axis)
-        self._parent.setdefault(key, key)
+        self.known.add(key)
         return key
 
-    def class_of(self, key: _Key) -> _Key:
-        while (up := self._parent[key]) != key:
-            self._parent[key] = self._parent[up]
-            key = up
-        return key
-
-    def join(self, one: _Key, other: _Key) -> None:
-        self._parent[self.class_of(one)] = self.class_of(other)
-
-    def length(self, key: _Key) -> int:
+    def _length(self, key: _Key) -> int:
         return self._parameters[key[0]].shape[key[1]]
 
-    def watch(self, layer: nn.Module, stack: ExitStack) -> None:
-        """Follow the units that a linear layer reads and writes."""
-        weight = cast(Tensor, layer.weight)
-        out, into = _axes(layer)
+    def watch_input(self, layer: nn.Module, stack: ExitStack) -> _Key:
+        """Follow the units that a linear layer reads; return the axis of these in its weight."""
+        key = self.key(cast(Tensor, layer.weight), _axes(layer)[1])
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.read(_first_tensor((*args, *kwargs.values())), self.key(weight, into))
-
-        def after(_: nn.Module, __: Any, output: Any) -> None:
-            self.written(_first_tensor(output), self.key(weight, out))
-            if isinstance(bias := layer.bias, Tensor):
-                self.join(self.key(bias, 0), self.key(weight, out))
+            self.read(cast(Tensor, first_tensor((*args, *kwargs.values()))), key)
 
         stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.callback(layer.register_forward_hook(after).remove)
+        return key
+
+    def watch_output(self, m: nn.Module, by: nn.Module | str, stack: ExitStack) -> None:
+        """Follow the output of a module: units of a linear layer, or a text for what must not be read on."""
+
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            written: _Key | str
+            if isinstance(by, str):
+                written = by
+            else:
+                written = self.key(cast(Tensor, by.weight), _axes(by)[0])
+                if isinstance(bias := by.bias, Tensor):
+                    self.known.merge(self.key(bias, 0), written)
+            node = cast(Tensor, first_tensor(output)).grad_fn
+            if node is not None:
+                self._outputs[node] = written
+
+        stack.callback(m.register_forward_hook(after).remove)
 
     def read(self, vectors: Tensor, reader: _Key) -> None:
         """Join the axis of a reader and all whose units it reads."""
         self._readers.add(reader)
         for key in self.sources(vectors):
-            self.join(key, reader)
-
-    def written(self, vectors: Tensor, by: _Key | str) -> None:
-        if vectors.grad_fn is not None:
-            self._outputs[vectors.grad_fn] = by
+            self.known.merge(key, reader)
 
     def sources(self, vectors: Tensor) -> list[_Key]:
         """Return the axes of parameters from which vectors come by operations that treat dimensions alike."""
@@ -152,47 +147,39 @@ class _Flow:
             if node is None or (node, divided) in seen:
                 continue
             seen.add((node, divided))
-            by = self._outputs.get(node)
-            leaf = getattr(node, "variable", None)
-            if isinstance(by, str):
-                raise ValueError(f"{by} are used outside of attention")
-            if by is not None:
-                key = by
-            elif leaf is None:
+            key = self._outputs.get(node)
+            leaf: Any = getattr(node, "variable", None)
+            if isinstance(key, str):
+                raise ValueError(f"{key} are used outside of attention")
+            if key is None and leaf is None:
                 divided = _divides(node) or divided
                 waiting += [(before, divided) for before, _ in node.next_functions]
-                continue
-            elif id(leaf) in self._parameters and leaf.ndim and leaf.shape[-1] > 1:
+            if key is None and id(leaf) in self._parameters and leaf.ndim:
                 key = self.key(leaf, leaf.ndim - 1)
-            else:
-                continue
-            if self.length(key) > 1:
+            if key is not None and self._length(key) > 1:
                 found[key] = None
                 if divided:
                     self._divided.add(key)
         return list(found)
 
-    def groups(self, fixed: set[_Key], streams: set[_Key]) -> Iterator[UnitGroup]:
+    def groups(self, fixed: Sequence[_Key], streams: Sequence[_Key]) -> Iterator[UnitGroup]:
         """Yield the groups of units that layers read, except the fixed ones."""
-        classes: dict[_Key, list[_Key]] = {}
         order = {identity: number for number, identity in enumerate(self.names)}
-        for key in sorted(self._parent, key=lambda key: (order[key[0]], key[1])):
-            classes.setdefault(self.class_of(key), []).append(key)
-        read = {self.class_of(key) for key in self._readers}
-        for representative, keys in classes.items():
-            if representative in fixed or representative not in read or set(keys) <= self._readers:
+        free = {self.known[key] for key in streams} - {self.known[key] for key in fixed}
+        for subset in self.known.subsets():
+            if subset & {*fixed} or subset <= self._readers or not subset & self._readers:
                 continue
-            size = min(self.length(key) for key in keys)
-            divided = any(key in self._divided for key in keys)
+            keys = sorted(subset, key=lambda key: (order[key[0]], key[1]))
+            size = min(map(self._length, keys))
             name = f"units of {self.names[keys[0][0]].rpartition('.')[0] or self.names[keys[0][0]]}"
-            if representative in streams and len(streams - fixed) == 1:
+            if subset & free and len(free) == 1:
                 name = "residual stream"
             axes = []
             for key in keys:
-                blocks, rest = divmod(self.length(key), size)
-                if rest or (blocks > 1 and not divided):
+                blocks, rest = divmod(self._length(key), size)
+                if rest or (blocks > 1 and not subset & self._divided):
                     raise ValueError(
-                        f"{name}: expected axes of one length, got {size} and {self.length(key)} in "
+                        f"{name}: expected axes of one length, got {size} and {self._length(key)} in "
                         f"{self.names[key[0]]!r}"
                     )
                 axes.append(UnitAxis(self.names[key[0]], key[1], blocks))
@@ -214,37 +201,23 @@ class _Attention:
     """Heads of an attention module in its parameters."""
 
     def __init__(self, layout: HeadLayout, modules: dict[str, nn.Module], flow: _Flow) -> None:
-        self._layout, self._flow, self._modules = layout, flow, modules
+        self._layout, self._flow = layout, flow
         self._module = modules[layout.path]
         self._output = modules[layout.output]
         self._projections = [modules[path] for path in layout.projections]
-        self.inside = [m for m in self._module.modules() if is_linear(m)] + [self._output]
+        self.inside = [*self._module.modules(), self._output]
         self.inputs: list[_Key] = []
-        for m in (*self._projections, self._output):
-            if getattr(m, "base_layer", None) is not None:
-                raise ValueError(f"{layout.path!r} has an adapter, whose units are not known: merge it")
 
     def watch(self, stack: ExitStack) -> None:
         """Follow what queries, keys and values read, and what the output projection writes."""
-        flow, path = self._flow, self._layout.path
-        if isinstance(self._module, nn.MultiheadAttention):
-            stack.callback(self._module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
-            stack.callback(self._module.register_forward_hook(self._after).remove)
-            return
         for layer in self._projections:
-            weight, (_, into) = cast(Tensor, layer.weight), _axes(layer)
-            key = flow.key(weight, into)
-            self.inputs.append(key)
-
-            def before(_: nn.Module, args: Any, kwargs: Any, key: _Key = key) -> None:
-                flow.read(_first_tensor((*args, *kwargs.values())), key)
-
-            def opaque(_: nn.Module, __: Any, output: Any) -> None:
-                flow.written(_first_tensor(output), f"queries, keys or values of {path!r}")
-
-            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(opaque).remove)
-        stack.callback(self._output.register_forward_hook(self._after).remove)
+            self.inputs.append(self._flow.watch_input(layer, stack))
+            self._flow.watch_output(layer, f"queries, keys or values of {self._layout.path!r}", stack)
+        ran = self._output
+        if isinstance(self._module, nn.MultiheadAttention):
+            ran = self._module
+            stack.callback(ran.register_forward_pre_hook(self._before, with_kwargs=True).remove)
+        self._flow.watch_output(ran, self._output, stack)
 
     def _before(self, m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
@@ -253,12 +226,6 @@ class _Attention:
             weight = getattr(m, f"{name[0]}_proj_weight") if fused is None else fused
             self.inputs.append(self._flow.key(weight, 1))
             self._flow.read(given[name], self.inputs[-1])
-
-    def _after(self, _: nn.Module, __: Any, output: Any) -> None:
-        weight, (out, _into) = cast(Tensor, self._output.weight), _axes(self._output)
-        self._flow.written(_first_tensor(output), self._flow.key(weight, out))
-        if isinstance(bias := self._output.bias, Tensor):
-            self._flow.join(self._flow.key(bias, 0), self._flow.key(weight, out))
 
     def _norms(self) -> Iterator[tuple[Tensor, int]]:
         """Yield weights of norms of queries and keys with the width of a unit in them, 0 if all heads share them."""
@@ -269,12 +236,9 @@ class _Attention:
         if isinstance(self._module, nn.MultiheadAttention):
             return
         for p in self._module.parameters():
-            if id(p) not in own and p.ndim == 1 and len(p) in widths and not self._outside(p):
+            # known are those with units of the stream, as the norm after ALBERT's attention
+            if id(p) not in own and p.ndim == 1 and len(p) in widths and (id(p), 0) not in self._flow.known:
                 yield p, widths[len(p)]
-
-    def _outside(self, p: Tensor) -> bool:
-        """Return whether a parameter has units of the stream, as the norm after ALBERT's attention."""
-        return (id(p), 0) in self._flow._parent
 
     def groups(self) -> Iterator[UnitGroup]:
         layout, names = self._layout, self._flow.names
@@ -286,12 +250,9 @@ class _Attention:
         found: list[tuple[Tensor, int, int, int]] = []  # parameter, axis, width, start
         if isinstance(self._module, nn.MultiheadAttention):
             separate = [getattr(self._module, f"{n}_proj_weight") for n in "qkv"]
-            if separate[0] is None:
-                found += [(self._module.in_proj_weight, 0, k, i * size * k) for i in range(3)]
-            else:
-                found += [(weight, 0, k, 0) for weight in separate]
-            if self._module.in_proj_bias is not None:
-                found += [(self._module.in_proj_bias, 0, k, i * size * k) for i in range(3)]
+            fused = self._module.in_proj_weight, self._module.in_proj_bias
+            found += [(p, 0, k, 0) for p in separate if p is not None]
+            found += [(p, 0, k, i * size * k) for p in fused if p is not None for i in range(3)]
         elif len(self._projections) == 3:
             for layer, width in zip(self._projections, (q, k, v), strict=True):
                 found += [(p, axis, width, 0) for p, axis in _rows(layer)]

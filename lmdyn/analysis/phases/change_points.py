@@ -22,7 +22,7 @@ _PENALTY = 3
 """Parameters for which a change point counts: its slope, and twice its position, which is searched."""
 _CORRELATIONS = np.linspace(0, 0.9, 7)
 _TRIALS = 1_500
-"""Observations of the curves, for each of them, from which the correlation of noise is estimated."""
+"""Observations in all simulated curves together, from which the correlation of noise is estimated."""
 _APART = 3
 """Least number of observations between two change points, and between one and an end."""
 

@@ -12,8 +12,6 @@ the centred matrices themselves, which is slower. A stream has only its sums: se
 :class:`lmdyn.analysis.CrossCovariance`.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -203,7 +201,7 @@ def correlations_of(
     pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
 ) -> Tensor:
     """Return the canonical correlations of a pair; ``directions`` are the kept numbers of the two sides."""
-    product = _bases(pair, variance, cut, directions).product
+    product, _ = _bases(pair, variance, cut, directions)
     small = product @ product.T if product.shape[0] <= product.shape[1] else product.T @ product
     squares = torch.linalg.eigvalsh(small).flip(0)
     # twice as fast as svdvals, with an error of 1e-15 in ρ², hence of 1e-10 in a ρ of 1e-5; smaller ρ require svdvals
@@ -225,11 +223,11 @@ def svcca_of(
 
 def pwcca_of(pair: Pair) -> Tensor:
     """Compute :func:`pwcca` of a pair."""
-    bases = _bases(pair)
-    left, rho, _ = torch.linalg.svd(bases.product, full_matrices=False)
-    left = _settle_ties(left, rho, bases.loadings)
+    product, loadings = _bases(pair)
+    left, rho, _ = torch.linalg.svd(product, full_matrices=False)
+    left = _settle_ties(left, rho, loadings)
     # hᵢ = Bₓ aᵢ with the columns aᵢ of left: ⟨hᵢ, xⱼ⟩ = aᵢᵀ Bₓᵀ xⱼ does not require the samples
-    alpha = (left.T @ bases.loadings).abs().sum(1)
+    alpha = (left.T @ loadings).abs().sum(1)
     weighted: Tensor = (alpha * rho.clamp(0, 1)).sum() / alpha.sum()
     return weighted
 
@@ -245,23 +243,14 @@ def _settle_ties(left: Tensor, rho: Tensor, loadings: Tensor) -> Tensor:
     return torch.cat(settled, 1)
 
 
-@dataclass(frozen=True)
-class _Bases:
-    """Products of two orthonormal bases, of the kept spaces of X and of Y, with each other and with X.
-
-    Attributes:
-        product: (k₁, k₂) BₓᵀB_y, whose singular values are the canonical correlations.
-        loadings: (k₁, d₁) BₓᵀX.
-    """
-
-    product: Tensor
-    loadings: Tensor
-
-
 def _bases(
     pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
-) -> _Bases:
-    """Compute bases of the kept directions of both sides by the fastest path that is precise enough."""
+) -> tuple[Tensor, Tensor]:
+    """Compute products of orthonormal bases of the kept directions of both sides, by the fastest precise path.
+
+    Returns:
+        (k₁, k₂) BₓᵀB_y, whose singular values are the canonical correlations, and (k₁, d₁) BₓᵀX.
+    """
     x, y = pair.x, pair.y
     wanted = directions or (None, None)
     if (
@@ -274,7 +263,7 @@ def _bases(
         # all directions are kept, so any basis is correct: Bₓ = X L⁻ᵀ with XᵀX = LLᵀ
         half = torch.linalg.solve_triangular(x.factor, pair.cross, upper=False)
         product = torch.linalg.solve_triangular(y.factor, half.T, upper=False).T
-        return _Bases(product, x.factor.T)
+        return product, x.factor.T
     exact = not (x.suffices(variance, cut, wanted[0]) and y.suffices(variance, cut, wanted[1]))
     kept = []
     for side, number in zip((x, y), wanted, strict=True):
@@ -297,4 +286,4 @@ def _bases(
         product = one.variates.T @ two.variates
     else:
         product = one.directions.T @ pair.cross @ two.directions / one.values[:, None] / two.values
-    return _Bases(product, one.values[:, None] * one.directions.T)
+    return product, one.values[:, None] * one.directions.T

@@ -12,7 +12,7 @@ from lmdyn.analysis.similarity.cca import cca_of, correlations_of, pwcca_of, ran
 from lmdyn.analysis.similarity.cka import linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
 from lmdyn.analysis.similarity.scatter import Cut, Pair, Side
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["CrossCovariance"]
@@ -151,15 +151,10 @@ class CrossCovariance:
         rank, world_size = rank_and_world_size()
         if world_size == 1:
             return
-        found: list[tuple[int, ...] | None] = [None] * world_size
-        torch.distributed.all_gather_object(found, None if self._sums is None else self._sums.widths)
-        widths = {width for width in found if width is not None}
-        if not widths:
+        found = gather(None if self._sums is None else self._sums.widths)
+        if not any(found):
             return
-        if len(widths) > 1:
-            raise ValueError(f"expected samples of equal dimensions on all ranks, got {sorted(widths)}")
-        source = next(r for r, width in enumerate(found) if width is not None)
-        (width,) = widths
+        source, width = next((r, width) for r, width in enumerate(found) if width is not None)
         sums = self._sums
         if sums is None:
             sums = _Sums.zeros(torch.zeros(sum(width), dtype=torch.float64), width)
@@ -181,7 +176,7 @@ class CrossCovariance:
             weights: integers of at least 0, one for each part; None counts each part once.
 
         Raises:
-            ValueError: if no part has samples, or if the dimensions differ.
+            ValueError: if no part has samples.
 
         Example:
             >>> parts = []
@@ -199,8 +194,6 @@ class CrossCovariance:
         drawn = [(p._sums, count) for p, count in zip(parts, counts, strict=True) if p._sums and count]
         if not drawn:
             raise ValueError("none of the parts has samples")
-        if len({sums.widths for sums, _ in drawn}) > 1:
-            raise ValueError(f"parts of different dimensions: {sorted({sums.widths for sums, _ in drawn})}")
         combined = cls(parts[0]._names)
         first, count = drawn[0]
         combined._sums = first.times(count)
@@ -217,7 +210,7 @@ class CrossCovariance:
             part: covariance of some of these samples.
 
         Raises:
-            ValueError: if there are no samples yet, if the dimensions differ, or if no sample would be left.
+            ValueError: if there are no samples yet, or if no sample would be left.
 
         Example:
             >>> whole, part = CrossCovariance(), CrossCovariance()
@@ -230,14 +223,11 @@ class CrossCovariance:
             (3, True)
         """
         sums, theirs = self._some(), part._sums
-        if theirs is not None and theirs.widths != sums.widths:
-            raise ValueError(f"expected a part of {sums.widths} dimensions, got {theirs.widths}")
         if part.n >= self.n:
             raise ValueError(f"leaving out {part.n} samples of {self.n} leaves none")
         rest = CrossCovariance(self._names)
-        rest._sums = (
-            sums.times(1) if theirs is None else sums.plus(theirs.about(sums.centre).times(-1))
-        )  # `times` copies
+        taken = sums.times(0) if theirs is None else theirs.about(sums.centre).times(-1)
+        rest._sums = sums.plus(taken)
         return rest
 
     def pair(self) -> Pair:

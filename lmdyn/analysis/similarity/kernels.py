@@ -1,7 +1,6 @@
 """Kernels between samples, and the seeded subsample that limits the n × n matrices."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -102,9 +101,11 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
     return kernel.fill_diagonal_(1).to(x.device, at_least_float32(x))
 
 
-KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"linear": linear_kernel, "cosine": cosine_kernel, "rbf": rbf_kernel}
-)
+KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "linear": linear_kernel,
+    "cosine": cosine_kernel,
+    "rbf": rbf_kernel,
+}
 """Kernels by name."""
 
 
@@ -129,29 +130,18 @@ def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
 
 
 def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
-    """Return the entries above the diagonal, in the order of :func:`pair_distances`.
-
-    Raises:
-        ValueError: if the matrix is not square.
-    """
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"expected an (n, n) matrix, got shape {tuple(matrix.shape)}")
+    """Return the entries above the diagonal, in the order of :func:`pair_distances`."""
     return torch.cat([row[i + 1 :] for i, row in enumerate(matrix)])
 
 
 def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
     """Divide each row by its norm; raise a ValueError that names the first row without a norm."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if not bool(norms.isfinite().all()):
-        row = int((~norms[:, 0].isfinite()).nonzero()[0, 0])
+    for row in (~(norms.isfinite() & (norms > 0))[:, 0]).nonzero()[:1, 0].tolist():
+        why = f"is {lacking}" if norms[row] == 0 else "has NaN or infinite values (or its squares overflow)"
         raise ValueError(
-            f"sample {row} holds NaN or infinite values (or its squares overflow): leave it out on both sides"
-        )
-    if not bool((norms > 0).all()):
-        row = int((norms[:, 0] == 0).nonzero()[0, 0])
-        raise ValueError(
-            f"sample {row} is {lacking}, so its angle to others is undefined: leave it out on both sides, "
-            "or use a measure of distances"
+            f"sample {row} {why}, so its angle to others is undefined: leave it out on both sides, or use a "
+            "measure of distances"
         )
     unit: Tensor = x / norms
     return unit
@@ -201,7 +191,7 @@ def structure_of(
         if index is not None:
             x = x[index]
         if not all_finite(x):
-            raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
+            raise ValueError(f"{name} contains NaN or infinite values: drop these samples from both sides")
         if callable(structure):
             found = exact_float(structure(x)).clone()  # it may be theirs
             if found.shape != (len(x), len(x)):
@@ -215,5 +205,5 @@ def structure_of(
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"{name}: expected a function or one of {known}, got {structure!r}")
     if not all_finite(found):
-        raise ValueError(f"the matrix of {name} holds NaN or infinite values")
+        raise ValueError(f"the matrix of {name} contains NaN or infinite values")
     return found

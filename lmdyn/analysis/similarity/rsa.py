@@ -1,10 +1,12 @@
 """Representational similarity analysis: whether two representations order pairs of samples alike."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.similarity.kernels import (
@@ -16,13 +18,9 @@ from lmdyn.analysis.similarity.kernels import (
     subsample,
     unit_rows,
 )
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["DISSIMILARITIES", "centred_ranks", "rsa"]
-
-
-def _cosine(x: Tensor) -> Tensor:
-    return unit_rows(x, "zero")
 
 
 def _correlation(x: Tensor) -> Tensor:
@@ -32,9 +30,11 @@ def _correlation(x: Tensor) -> Tensor:
     return unit_rows(torch.where(spread > 1e-14 * size, centred, 0), "constant over its features")
 
 
-DISSIMILARITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"correlation": _correlation, "cosine": _cosine, "euclidean": exact_float}
-)
+DISSIMILARITIES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "correlation": _correlation,
+    "cosine": partial(unit_rows, lacking="zero"),
+    "euclidean": exact_float,
+}
 """Dissimilarities by name, as points whose distances order pairs like them: 1 − Pearson's r between the features of two
 samples and 1 − cosine are half the squared distance of unit vectors."""
 
@@ -109,10 +109,25 @@ def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     Raises:
         ValueError: if a value is NaN, which has no rank.
     """
-    ordered, order = _sorted(values.to(at_least_float32(values)))
-    if len(ordered) and bool(ordered[-1].isnan()):  # NaN is sorted last
+    exact = exact_float(values)
+    if bool(exact.isnan().any()):
         raise ValueError("expected numbers to rank, got NaN: leave these values out")
-    return _ranks_of_sorted(ordered, order)
+    return _ranks(*_sorted(exact))
+
+
+def _sorted(values: Float[Tensor, "n"], kind: Literal["stable"] | None = None) -> tuple[Tensor, Tensor]:
+    """Return values from the smallest on, and their positions; numpy sorts faster than torch."""
+    array = values.cpu().numpy()
+    order = array.argsort(kind=kind)
+    return torch.from_numpy(array[order]).to(values.device), torch.from_numpy(order).to(values.device)
+
+
+def _ranks(ordered: Float[Tensor, "n"], order: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Return ranks minus their mean, of sorted values and their positions."""
+    first = F.pad(ordered.diff() != 0, (1, 0), value=True)[: len(order)].nonzero()[:, 0]
+    counts = first.diff(append=first.new_tensor([len(order)]))
+    ranks = (first.double() + (counts.double() - len(order)) / 2).repeat_interleave(counts)
+    return torch.empty_like(ranks).scatter_(0, order, ranks)
 
 
 def distance_ranks(points: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
@@ -122,43 +137,15 @@ def distance_ranks(points: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
     so that equal distances, such as those of repeated points, stay equal.
     """
     n, d = points.shape
-    if _repeated(points) > _UNSURE / 2 * n:
-        return centred_ranks(pair_distances(points))
     squared, norms = squared_distances(points)
-    ordered, order = _sorted(pairs_of_rows(squared))
-    rounding = 4 * d * torch.finfo(ordered.dtype).eps * norms.max()
-    near = ordered.diff() <= 2 * rounding
-    unsure = torch.nn.functional.pad(near, (1, 0)) | torch.nn.functional.pad(near, (0, 1))
+    values = pairs_of_rows(squared)
+    ordered, order = _sorted(values)
+    near = ordered.diff() <= 8 * d * torch.finfo(values.dtype).eps * norms.max()
+    unsure = F.pad(near, (1, 0)) | F.pad(near, (0, 1))
     pairs = order[unsure]
     if len(pairs) > _UNSURE * len(order):
         return centred_ranks(pair_distances(points))
     first, second = torch.triu_indices(n, n, 1, device=points.device)[:, pairs]
-    ordered[unsure], again = _sorted((points[first] - points[second]).square().sum(1))
-    order[unsure] = pairs[again]
-    return _ranks_of_sorted(ordered, order)
-
-
-def _repeated(points: Tensor) -> int:
-    """Return about how many points equal another one: these have equal projections on any axis."""
-    axis = torch.linspace(1, 2, points.shape[1], dtype=points.dtype, device=points.device)
-    return int(((points @ axis).sort().values.diff() == 0).sum())
-
-
-def _sorted(values: Tensor) -> tuple[Tensor, Tensor]:
-    if values.device.type != "cpu":
-        ordered, order = values.sort()
-        return ordered, order
-    array = values.numpy()  # several times as fast as torch
-    positions = array.argsort()
-    return torch.from_numpy(array[positions]), torch.from_numpy(positions)
-
-
-def _ranks_of_sorted(ordered: Tensor, order: Tensor) -> Tensor:
-    n = len(ordered)
-    ranks = torch.arange(n, dtype=torch.float64, device=ordered.device) - (n - 1) / 2
-    differs = ordered.diff() != 0
-    if not bool(differs.all()):
-        first = torch.nn.functional.pad(differs, (1, 0), value=True).nonzero()[:, 0]
-        counts = first.diff(append=first.new_tensor([n]))
-        ranks = (first.double() + (counts.double() - n) / 2).repeat_interleave(counts)
-    return torch.empty_like(ranks).scatter_(0, order, ranks)
+    ordered[unsure] = (points[first] - points[second]).square().sum(1)
+    ordered, moved = _sorted(ordered, "stable")  # fast, as most are in order
+    return _ranks(ordered, order[moved])

@@ -57,7 +57,7 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError("expected at least one singular value, got none: the side is empty")
     if not bool(singular_values.isfinite().all()):
         raise ValueError(
-            "singular values are NaN or infinite, because values of this side or their squares are"
+            "singular values are NaN or infinite: this side has such values, or values whose squares overflow"
         )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
@@ -115,7 +115,7 @@ class Side:
         self.variance = float(spread)
         if not self.variance < float("inf"):
             raise ValueError(
-                f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
+                f"{name} contains NaN or infinite values (or its squares overflow): similarity to it is undefined; "
                 "drop these samples from both sides or repair the model"
             )
         if 0 < self.variance < UNDERFLOW:
@@ -132,11 +132,6 @@ class Side:
     @classmethod
     def of(cls, name: str, x: Tensor, dtype: torch.dtype = torch.float64) -> "Side":
         """Return the side of an (n, d) matrix of any real dtype, computed in ``dtype``."""
-        if x.ndim != 2:
-            raise ValueError(
-                f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
-                "flatten batch and time and leave out padding"
-            )
         if 0 in x.shape:
             raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
         if dtype == torch.float32:
@@ -214,7 +209,7 @@ class Pair:
             samples; computed from the samples if not given.
 
     Raises:
-        ValueError: if the numbers of samples or the devices differ.
+        ValueError: if the numbers of samples differ.
     """
 
     def __init__(
@@ -234,8 +229,6 @@ class Pair:
     @classmethod
     def of(cls, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float64) -> "Pair":
         """Return the pair of two matrices, (n, d₁) and (n, d₂), computed in ``dtype``."""
-        if x.device != y.device:
-            raise ValueError(f"x is on {x.device} and y on {y.device}: move one of them")
         return cls(Side.of("x", x, dtype), Side.of("y", y, dtype))
 
     @cached_property

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -20,21 +19,17 @@ __all__ = ["MEASURES", "SAMPLED", "known_measures", "measure_of", "sweep"]
 
 _FIXED = re.compile(r"svcca_([1-9]\d*)$")
 
-MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
-    {
-        "cca": cca_of,
-        "svcca": svcca_of,
-        "pwcca": pwcca_of,
-        "linear_cka": linear_cka_of,
-        "debiased_linear_cka": partial(linear_cka_of, debiased=True),
-        "procrustes": procrustes_of,
-    }
-)
+MEASURES: Mapping[str, Callable[[Pair], Tensor]] = {
+    "cca": cca_of,
+    "svcca": svcca_of,
+    "pwcca": pwcca_of,
+    "linear_cka": linear_cka_of,
+    "debiased_linear_cka": partial(linear_cka_of, debiased=True),
+    "procrustes": procrustes_of,
+}
 """Measures that require only covariances, as functions of a ``Pair``, by name."""
 
-SAMPLED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"kernel_cka": kernel_cka, "rsa": rsa}
-)
+SAMPLED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
 """Measures of the n × n structure of all samples, as functions of two matrices, by name."""
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from lmdyn.analysis.statistics.rank_blocks import RankCorrelations
+
 __all__ = ["pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
 
 FloatArray = npt.NDArray[np.float64]
@@ -96,15 +98,9 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
         1.0
     """
     _check_lengths(x, y, *given)
-    if len(x) < 3 or not all(np.isfinite(values).all() for values in (x, y, *given)):
-        return float("nan")
-    ranks = [scipy.stats.rankdata(values) for values in (x, y)]
-    held = np.stack([np.ones(len(x)), *(scipy.stats.rankdata(values) for values in given)], axis=1)
-    left = [r - held @ np.linalg.lstsq(held, r, rcond=None)[0] for r in ranks]
-    norms = [np.linalg.norm(v) for v in left]
-    if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
-        return float("nan")
-    return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))
+    columns = [x, y, *given]
+    found = RankCorrelations(columns, np.zeros(len(x))).of(0, 1, range(2, len(columns)))
+    return found.value
 
 
 def unit_values(values: FloatArray) -> FloatArray:

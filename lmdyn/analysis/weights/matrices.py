@@ -185,15 +185,15 @@ class TokenTables:
 def token_tables(module: nn.Module) -> TokenTables | str:
     """Find the token embedding and the output layer of a language model by its modules, without a forward pass.
 
-    They are those that a model of transformers names; otherwise the largest ``nn.Embedding`` and the only linear layer
-    with as many outputs as it has tokens.
+    They are those that a model of transformers names; otherwise an ``nn.Embedding`` and the only linear layer with as
+    many outputs as it has tokens. The embedding is the one that fits the last linear layer, otherwise the largest.
 
     Returns:
         The tables, or a sentence why they are unknown.
 
     Example:
-        >>> model = nn.ModuleDict({"embedding": nn.Embedding(9, 4), "h": nn.Linear(4, 4), "out": nn.Linear(4, 9)})
-        >>> found = token_tables(model)
+        >>> parts = {"tokens": nn.Embedding(9, 4), "positions": nn.Embedding(16, 4), "out": nn.Linear(4, 9)}
+        >>> found = token_tables(nn.ModuleDict(parts))
         >>> found.site, found.tied, tuple(found.inputs.shape)
         ('out', False, (9, 4))
     """
@@ -206,14 +206,14 @@ def token_tables(module: nn.Module) -> TokenTables | str:
     embeddings = [m for m in modules.values() if isinstance(m, nn.Embedding)]
     if not embeddings:
         return f"{type(module).__name__} has no nn.Embedding"
-    table = max(embeddings, key=lambda m: m.num_embeddings)
+    linear = [(path, m, linear_shape(m)) for path, m in modules.items() if is_linear(m)]
+    last = [shape for *_, shape in linear[-1:]]  # there may be fewer characters than positions
+    # of an embedding as wide as high, a layer of the same shape may project anything
+    fits = {m for m in embeddings if (*m.weight.shape,) in last and m.num_embeddings != m.embedding_dim}
+    table = max(fits or embeddings, key=lambda m: m.num_embeddings)
     if sum(m.num_embeddings == table.num_embeddings and m is not table for m in embeddings):
         return f"several embeddings of {type(module).__name__} have {table.num_embeddings} rows"
-    layers = [
-        (path, m)
-        for path, m in modules.items()
-        if is_linear(m) and linear_shape(m)[0] == table.num_embeddings
-    ]
+    layers = [(path, m) for path, m, (outputs, _) in linear if outputs == table.num_embeddings]
     if len(layers) != 1:
         return (
             f"{len(layers)} linear layers of {type(module).__name__} have one output for each of "

@@ -1,12 +1,13 @@
 """Sparsity of the entries of vectors and matrices: Gini index and Hoyer's measure."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
 __all__ = ["gini", "hoyer"]
 
@@ -63,45 +64,29 @@ def _shaped(rows: list[Tensor], v: Tensor) -> Tensor:
     batch = v.shape[:-1]
     if not rows:
         return torch.full(batch, torch.nan, dtype=torch.float64)
-    return torch.stack(rows).reshape(batch)
-
-
-def _parts(row: Tensor) -> Iterator[Tensor]:
-    """Yield a vector in float64, a part at a time, on its device, or on the CPU if that has no float64."""
-    for part in row.split(_CHUNK):
-        yield (part.cpu() if part.device.type == "mps" else part).double()
-
-
-def _zero(row: Tensor) -> Tensor:
-    return torch.zeros((), dtype=torch.float64, device="cpu" if row.device.type == "mps" else row.device)
+    return torch.stack(rows).cpu().reshape(batch)
 
 
 def _gini_of(row: Tensor) -> Tensor:
-    if row.device.type == "cpu" and row.dtype in (torch.float32, torch.float64):
-        ordered = torch.from_numpy(
-            np.sort(row.abs().numpy())
-        )  # vectorized, without the indices of torch.sort
-    else:
-        ordered = row.abs().float().sort().values
-    d = len(row)
-    total = weighted = _zero(row)
-    below = 0
-    for part in _parts(ordered):
-        largest = d - below - 0.5
+    exact, d = row.abs().to(at_least_float32(row)), len(row)
+    # numpy's is vectorized, without the indices of torch.sort
+    ordered = torch.from_numpy(np.sort(exact.numpy())) if row.device.type == "cpu" else exact.sort().values
+    total = weighted = exact_float(row.new_zeros(()))
+    largest = d - 0.5
+    for part in map(exact_float, ordered.split(_CHUNK)):
         weights = torch.arange(largest, largest - len(part), -1, dtype=torch.float64, device=part.device)
         total, weighted = total + part.sum(), weighted + part @ weights.div_(d)
-        below += len(part)
+        largest -= len(part)
     found = (1 - 2 * weighted / total).clamp_min(0)  # NaN for 0/0
-    return torch.where(total.isfinite(), found, torch.nan).cpu()
+    return found.where(total.isfinite(), torch.nan)
 
 
 def _hoyer_of(row: Tensor) -> Tensor:
-    largest = row.abs().max().double().cpu()
-    scale = torch.ldexp(torch.tensor(1.0, dtype=torch.float64), torch.frexp(largest).exponent)
-    taxicab = squares = _zero(row)
-    for part in _parts(row):
-        unit = part / scale.to(part.device)
+    largest = exact_float(row.abs().max())
+    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+    taxicab = squares = torch.zeros_like(largest)
+    for part in row.split(_CHUNK):
+        unit = exact_float(part) / scale
         taxicab, squares = taxicab + unit.abs().sum(), squares + unit @ unit
     root = math.sqrt(len(row))
-    ratio = (taxicab / squares.sqrt()).cpu()
-    return ((root - ratio) / (root - 1)).clamp(0, 1)
+    return ((root - taxicab / squares.sqrt()) / (root - 1)).clamp(0, 1)

@@ -1,5 +1,6 @@
 """Ages of acquisition: when the surprisal of a word has fallen, how steadily it stays, and on what that depends."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -125,47 +126,17 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     )
     best = int(explained.argmax())
 
-    def parts(p: Numbers) -> tuple[Numbers, Numbers, float]:
-        slope = float(np.exp(np.clip(-p[3], *_SLOPES)))
-        z = (p[2] - x) * slope
-        return expit(z), z, slope
-
     def residuals(p: Numbers) -> Numbers:
-        return np.asarray(p[0] + (p[1] - p[0]) * parts(p)[0] - y)
-
-    def slopes(p: Numbers) -> Numbers:
-        share, z, slope = parts(p)
-        steep = (p[1] - p[0]) * share * (1 - share)
-        return np.column_stack(
-            [
-                1 - share,
-                share,
-                steep * slope,
-                -steep * z,
-            ]
-        )
+        slope = np.exp(np.clip(-p[3], *_SLOPES))
+        return np.asarray(p[0] + (p[1] - p[0]) * expit((p[2] - x) * slope) - y)
 
     share = expit((xmid[best] - x) / scale[best])
     ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)
-    start = [
-        *ends,
-        xmid[best],
-        np.log(scale[best]),
-    ]
-    tight = {
-        "xtol": 1e-15,
-        "ftol": 1e-15,
-        "gtol": 1e-15,
-    }
-    lower, upper, middle, log_scale = least_squares(
-        residuals, start, slopes, method="lm", max_nfev=500, **tight
-    ).x
-    return Sigmoid(
-        float(lower),
-        float(upper),
-        float(middle),
-        float(np.exp(log_scale)),
-    )
+    start = [*ends, xmid[best], np.log(scale[best])]
+    tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15)
+    found = least_squares(residuals, start, method="lm", **tight).x
+    lower, upper, middle, log_scale = map(float, found)
+    return Sigmoid(lower, upper, middle, math.exp(log_scale))
 
 
 def acquisition_step(
@@ -490,30 +461,19 @@ def _maximum_likelihood(
     from scipy.optimize import minimize
 
     kind = ages["censored"].to_numpy() if censoring != "none" else np.full(len(ages), "")
-    left, right = (torch.from_numpy(kind == side) for side in ("left", "right"))
-    between = torch.from_numpy(kind == "interval") & (censoring == "interval")
-    exact = ~(left | right | between)
-    known = [ages[name].to_numpy(dtype=np.float64) for name in ("age", "low", "high")]
-    age, low, high = (torch.from_numpy(np.log10(value.clip(min=1e-300))) for value in known)
-    rows = torch.from_numpy(design)
+    exact = torch.from_numpy(kind == "") | (torch.from_numpy(kind == "interval") & (censoring != "interval"))
+    known = (ages[name].to_numpy(dtype=np.float64).clip(1e-300, 1e300) for name in ("age", "low", "high"))
+    age, low, high = (torch.from_numpy(np.log10(value)) for value in known)
+    low, high = low.masked_fill(exact, -300), high.masked_fill(exact, 300)
+    rows, log_ndtr = torch.from_numpy(design), torch.special.log_ndtr
 
     def loss(parameters: Tensor) -> Tensor:
         mean, log_sigma = rows @ parameters[:-1], parameters[-1]
-
-        def z(value: Tensor, of: Tensor) -> Tensor:
-            return (value[of] - mean[of]) * torch.exp(-log_sigma)
-
-        log_ndtr = torch.special.log_ndtr
-        a, b = z(low, between), z(high, between)
+        z, a, b = ((value - mean) * torch.exp(-log_sigma) for value in (age, low, high))
         flipped = a + b > 0  # both in the lower half, where differences are exact
         a, b = torch.where(flipped, -b, a), torch.where(flipped, -a, b)
-        parts = (
-            -0.5 * z(age, exact) ** 2 - log_sigma,
-            log_ndtr(z(high, left)),
-            log_ndtr(-z(low, right)),
-            log_ndtr(b) + torch.log1p(-torch.exp(log_ndtr(a) - log_ndtr(b))),
-        )
-        return -torch.cat(parts).sum()
+        between = log_ndtr(b) + torch.log1p(-torch.exp(log_ndtr(a) - log_ndtr(b)))
+        return -torch.where(exact, -0.5 * z**2 - log_sigma, between).sum()
 
     def value(p: Numbers) -> tuple[float, Numbers]:
         parameters = torch.from_numpy(p).requires_grad_()

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.statistics.correlation import pearson
 from lmdyn.analysis.statistics.jackknife import jackknife
 from lmdyn.analysis.statistics.precision import at_least_float32
 
@@ -188,24 +189,12 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
         >>> round(frequency_correlation(means, counts), 6)
         1.0
     """
-    return _correlation(*_of_words(means, frequency))
+    return pearson(*_of_words(means, frequency))
 
 
 def _of_words(means: Tensor, frequency: Tensor) -> tuple[_Numbers, _Numbers]:
     kept = ~means.isnan()
     return means[kept].double().cpu().numpy(), frequency[kept].double().cpu().numpy()
-
-
-@np.errstate(invalid="ignore", over="ignore")  # of infinite means, NaN
-def _correlation(x: _Numbers, y: _Numbers) -> float:
-    if len(x) < 3:
-        return math.nan
-    dx, dy = x - x.mean(), y - y.mean()
-    norms = math.sqrt(dx @ dx), math.sqrt(dy @ dy)
-    # a constant side is constant up to the rounding error of its mean
-    if norms[0] <= 1e-12 * math.sqrt(x @ x) or norms[1] <= 1e-12 * math.sqrt(y @ y):
-        return math.nan
-    return float(np.clip((dx / norms[0]) @ (dy / norms[1]), -1, 1))
 
 
 def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
@@ -228,7 +217,7 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
         0.413
     """
     x, y = _of_words(means, frequency)
-    return _jackknife_error(_correlation(x, y), x, y)
+    return _jackknife_error(pearson(x, y), x, y)
 
 
 @np.errstate(invalid="ignore", over="ignore")
@@ -284,7 +273,7 @@ def sample_correlations(
             yield "", name, math.nan
         elif not _is_frequency_sample(name) or int((~of_sample.isnan()).sum()) >= 3:
             x, y = _of_words(of_sample, frequency)
-            rho = _correlation(x, y)
+            rho = pearson(x, y)
             yield "", name, "" if math.isnan(rho) else rho
             if not math.isnan(error := _jackknife_error(rho, x, y)):
                 yield "_error", name, error

@@ -1,7 +1,7 @@
 """Samples of words by frequency, and means over the word types of each with errors over text."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -30,7 +30,6 @@ _BANDS = {"0-9": (0,), "10-99": (1, 2), "100-999": (3, 4), "1000+": (5, 6)}
 _HALVES = {f"{a}-{b - 1}": i for i, (a, b) in enumerate(pairwise(_EDGES), 1)} | {
     f"{_EDGES[-1]}+": len(_EDGES)
 }
-_CLASSES = ("", "open", "closed")
 
 
 def frequency_ranks(
@@ -177,15 +176,19 @@ class FrequencyCells:
     def __init__(
         self, counts: Int[Tensor, "vocabulary"], samples: Mapping[str, Bool[Tensor, "vocabulary"]]
     ) -> None:
-        none = torch.zeros(len(counts), dtype=torch.bool)
         self._weight = 1 / counts.clamp(min=1).double()
         half = torch.bucketize(counts, torch.tensor(_EDGES), right=True)
-        pos_class = sum(i * samples.get(name, none).long() for i, name in enumerate(_CLASSES) if i)
-        matched = samples.get("open_matched", none) | samples.get("closed_matched", none)
-        cell = (half * len(_CLASSES) + pos_class) * 2 + matched
-        self._cells = (len(_EDGES) + 1) * len(_CLASSES) * 2
+        members = {band: samples[""] & torch.isin(half, torch.tensor(part)) for band, part in _BANDS.items()}
+        for name in ("open", "closed"):
+            if name in samples:
+                members |= {f"{name}_{band}": samples[name] & (half == i) for band, i in _HALVES.items()}
+            if f"{name}_matched" in samples:
+                members[f"{name}_matched"] = samples[f"{name}_matched"]
+        # a cell for each set of samples that some word is in
+        cells, cell = torch.stack([*members.values()]).unique(dim=1, return_inverse=True)
+        self._unions = {name: row.nonzero()[:, 0] for name, row in zip(members, cells, strict=True)}
+        self._cells = cells.shape[1]
         self._cell = torch.where(samples[""], cell, -1)
-        self._unions = _unions(samples)
         self._sums = {role: GroupedMeans(BLOCKS * self._cells) for role in ("target", "input")}
 
     def update(
@@ -262,23 +265,6 @@ class FrequencyCells:
 
 def _weight_of(key: str) -> str:
     return f"{key} weight"
-
-
-def _unions(samples: Collection[str]) -> dict[str, Int[Tensor, "_"]]:
-    """Return the cells of each band, of each band of a class, and of each matched sample."""
-    halves, classes, matched = (
-        index.flatten()
-        for index in torch.meshgrid(
-            torch.arange(len(_EDGES) + 1), torch.arange(len(_CLASSES)), torch.arange(2), indexing="ij"
-        )
-    )
-    unions = {band: torch.isin(halves, torch.tensor(part)) for band, part in _BANDS.items()}
-    for i, name in enumerate(_CLASSES):
-        if i and name in samples:
-            unions |= {f"{name}_{band}": (classes == i) & (halves == half) for band, half in _HALVES.items()}
-        if i and f"{name}_matched" in samples:
-            unions[f"{name}_matched"] = (classes == i) & (matched == 1)
-    return {sample: cells.nonzero().squeeze(1) for sample, cells in unions.items()}
 
 
 def _ratio(totals: Float[Tensor, "blocks"], weights: Float[Tensor, "blocks"]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """N-gram models of a text, and how far a language model is from each of them at the positions of another text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -216,16 +216,47 @@ class NgramModels:
         chosen = random.random() * ends[-1]
         return int(ends.searchsorted(chosen, side="right"))
 
+    def log_probabilities(self, order: int, texts: Sequence[ArrayLike]) -> list[Floats]:
+        """Return the log-probability to base 2 of each word of texts by Kneser-Ney, the first by its frequency.
+
+        Args:
+            order: up to the order of the counts.
+            texts: token ids, (time,) each.
+        """
+        ids = [np.asarray(text, np.int64) for text in texts]
+        joined = np.concatenate([np.append(text, -1) for text in ids])
+        ending = self.counts.ending(joined)
+        at = np.flatnonzero(joined >= 0)
+        words, alone = joined[at], (joined[at - 1] < 0) | (order == 1)
+        p = np.where(alone, self._kneser_ney_words[words], self._lower_words[words])
+        for n in range(2, order + 1):
+            p = self._after(n, ending[n - 2, at - 1], ending[n - 1, at], p, lower=n < order)
+        return np.split(np.log2(p), np.cumsum([len(text) for text in ids])[:-1])
+
+    def _after(self, n: int, contexts: Ints, nodes: Ints, p: Floats, lower: bool) -> Floats:
+        """Interpolate the n-grams ``nodes`` that follow contexts with the probabilities ``p`` of the order before."""
+        unique, inverse = np.unique(contexts, return_inverse=True)
+        starts = self.counts.levels[n - 1].starts
+        children = _children(starts, unique)
+        share, weight = self._interpolation(n, children, lower)
+        p = p * weight[inverse]
+        there = nodes >= 0
+        within = nodes[there] - starts[contexts[there]]
+        p[there] += share[children.firsts[inverse[there]] + within]
+        return p
+
+    def _interpolation(self, n: int, children: _Children, lower: bool) -> tuple[Floats, Floats]:
+        """Return the discounted share of each n-gram, and the weight of the order before, of each context."""
+        counts = self._counts(n, children.nodes, lower)
+        less = self._less(n, counts, lower)
+        totals = children.sums(counts)
+        left = children.sums(less) / np.maximum(totals, 1)
+        return (counts - less) / totals[children.rows], np.where(totals > 0, left, 1.0)
+
     def entropy(self, order: int, texts: ArrayLike) -> float:
         """Return the mean surprisal in bits of the words after the first of texts (texts, time), by Kneser-Ney."""
-        rows = np.asarray(texts)
-        # only the n-gram model's own probabilities are read
-        even = torch.zeros(rows.shape[1] - 1, 1).expand(-1, self.counts.vocab_size)
-        found = []
-        for text in rows:
-            scores = self.scores(text[:-1], even, text[1:], smoothings=("kneser_ney",))
-            found.append(scores[order, "kneser_ney"].log_probability)
-        return -float(np.mean(found))
+        found = self.log_probabilities(order, list(np.asarray(texts)))
+        return -float(np.mean([text[1:] for text in found]))
 
     def _counts(self, n: int, nodes: Ints, lower: bool) -> Floats:
         """Return the counts of n-grams: for lower orders of Kneser-Ney, the numbers of different words before them."""
@@ -302,15 +333,7 @@ class _Comparison:
 
     def children(self, n: int) -> _Children:
         """Return the n-grams that begin with the last n − 1 words of each position."""
-        starts = self.levels[n - 1].starts
-        known = self.ending[n - 2] >= 0
-        context = np.where(known, self.ending[n - 2], 0)
-        begins = starts[context]
-        sizes = np.where(known, starts[context + 1] - begins, 0)
-        firsts = np.concatenate([[0], sizes.cumsum()])
-        rows = np.repeat(self.rows, sizes)
-        within = np.arange(firsts[-1]) - firsts[rows]
-        return _Children(rows, begins[rows] + within, firsts)
+        return _children(self.levels[n - 1].starts, self.ending[n - 2])
 
     def _place(self, bigrams: Ints, rows: Ints) -> Ints:
         """Return the places of bigrams among the words after their positions, −1 for those that do not occur."""
@@ -420,14 +443,22 @@ class _Comparison:
     def _interpolated(
         self, of: "_Smoothed", n: int, children: _Children, places: Ints, lower: bool
     ) -> "_Smoothed":
-        counts = self.models._counts(n, children.nodes, lower)
-        less = self.models._less(n, counts, lower)
-        totals = children.sums(counts)
-        left = children.sums(less) / np.maximum(totals, 1)
-        weight = np.where(totals > 0, left, 1.0)
+        share, weight = self.models._interpolation(n, children, lower)
         p = of.after * weight[self.after.rows]
-        p[places] += (counts - less) / totals[children.rows]
+        p[places] += share
         return replace(of, after=p, weight=of.weight * weight)
+
+
+def _children(starts: Ints, contexts: Ints) -> _Children:
+    """Return the n-grams that begin with each context; none for −1."""
+    known = contexts >= 0
+    context = np.where(known, contexts, 0)
+    begins = starts[context]
+    sizes = np.where(known, starts[context + 1] - begins, 0)
+    firsts = np.concatenate([[0], sizes.cumsum()])
+    rows = np.repeat(np.arange(len(contexts)), sizes)
+    within = np.arange(firsts[-1]) - firsts[rows]
+    return _Children(rows, begins[rows] + within, firsts)
 
 
 @dataclass(frozen=True)

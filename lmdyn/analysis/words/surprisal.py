@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,20 +24,28 @@ from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, l
 from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 
 if TYPE_CHECKING:  # these take as long to import as torch
     import pandas
     import transformers
 
-__all__ = ["EncodedTexts", "PseudoLikelihood", "surprisals", "word_surprisals"]
+__all__ = ["EncodedTexts", "Objective", "PseudoLikelihood", "surprisals", "word_surprisals"]
 
 log = logging.getLogger(__name__)
 
-PseudoLikelihood = Literal["piece", "rest_of_word"]
-"""What is masked when a masked model predicts a piece: the piece, or also the rest of its word."""
+Objective = Literal["causal", "masked", "mntp"]
+"""What a model predicts: the next piece; a masked one; or a masked one from the position before (masked next-token
+prediction)."""
+
+PseudoLikelihood = Literal["piece", "rest_of_word", "left_context"]
+"""What is masked when a masked model predicts a piece: the piece; also the rest of its word; or three masks follow the
+pieces before it, and nothing else."""
 
 _LEAST_SHARED = 3
 """Beginnings of fewer tokens are read with each row: they save little, and their rows make smaller batches."""
+_MASKS_AFTER = 3
+"""Masks after a left context, as in the BabyLM protocol's reading task."""
 _MOST_SHARING = 8
 """Rows whose beginning is read once; more of them are several groups."""
 
@@ -48,6 +57,7 @@ class _Encoded:
     ids: list[int]
     words: list[int]  # index of each piece's word
     spelled: list[str]  # the text's words
+    ends: list[int]  # character after each piece
     before: list[int]  # special tokens
     after: list[int]
 
@@ -59,6 +69,11 @@ class _Row:
     input_ids: list[int]
     at: list[int]  # positions of the input whose logits are read, in order
     asked: list[int]  # the predicted pieces, by their number in all texts
+
+    def only(self, scored: npt.NDArray[np.bool_]) -> "_Row":
+        """Return the row with the pieces that are to be scored."""
+        both = [(i, piece) for i, piece in zip(self.at, self.asked, strict=True) if scored[piece]]
+        return _Row(self.input_ids, [i for i, _ in both], [piece for _, piece in both])
 
     def cut(self, begin: int, end: int | None = None) -> "_Row":
         """Return a part of the row."""
@@ -90,16 +105,18 @@ class EncodedTexts:
         start: the token before a causal model's text.
         context: maximum number of tokens of an input.
         forward: how the module is called.
+        begins: the character of each text from which on its pieces are scored; None for all.
 
     Attributes:
-        objective: ``causal`` or ``masked``.
+        objective: ``causal``, ``masked`` or ``mntp``.
         start: the token before a text; empty for none, None for masked models.
         context: maximum number of tokens of an input; None for no limit.
         shares: whether common beginnings are read once.
         ids: (pieces,) ids of the pieces of all texts.
         text: (pieces,) number of the text of each piece.
         unknown: (pieces,) whether the tokenizer does not know it.
-        scored: (pieces,) whether it is predicted: all except the first of a text that follows nothing.
+        scored: (pieces,) whether it is predicted: all that end after ``begins``, or all for 0, except the first of a
+            text that follows nothing.
         lengths: (texts,) tokens of each text with those around it.
 
     Raises:
@@ -114,11 +131,12 @@ class EncodedTexts:
         tokenizer: "transformers.PreTrainedTokenizerBase",
         texts: Sequence[str],
         *,
-        objective: Literal["causal", "masked"] | None = None,
+        objective: Objective | None = None,
         pseudo: PseudoLikelihood = "piece",
         start: str | None = None,
         context: int | None = None,
         forward: Forward | None = None,
+        begins: Sequence[int] | None = None,
     ) -> None:
         if is_encoder_decoder(module):
             raise ValueError("expected a causal or masked model, got an encoder-decoder")
@@ -133,7 +151,9 @@ class EncodedTexts:
         sizes = [len(text.ids) for text in encoded]
         self.text = np.repeat(np.arange(len(texts)), sizes)
         self.unknown = self.ids == tokenizer.unk_token_id
-        self.scored = np.ones(len(self.ids), bool)
+        ends = np.array([end for text in encoded for end in text.ends])
+        begin = np.array(begins or [0] * len(texts))[self.text]
+        self.scored = (ends > begin) | (begin == 0)  # white space before a text may end at 0
         self.start: str | None = None
         self.shares = False
         self._forward = forward
@@ -141,16 +161,22 @@ class EncodedTexts:
         if context is not None and context < 4:
             raise ValueError(f"context must be at least 4 tokens, got {context}")
         with observing(module), torch.no_grad():
-            self.objective = objective or _objective(module, tokenizer, self.ids.tolist(), forward)
-            unread = {"causal": ("pseudo", pseudo != "piece"), "masked": ("start", start is not None)}[
-                self.objective
-            ]
+            self.objective = _objective(
+                module, tokenizer, self.ids[:12].tolist(), context, forward, objective
+            )
+            causal = self.objective == "causal"
+            unread = ("pseudo", pseudo == "rest_of_word") if causal else ("start", start is not None)
             if unread[1]:
                 log.warning("the model is %s: `%s` has no effect", self.objective, unread[0])
             firsts = np.cumsum([0, *sizes[:-1]]).tolist()
-            if self.objective == "masked":
+            if not causal:
+                shift = int(self.objective == "mntp")
+                if shift:
+                    self.scored[
+                        [at for at, t in zip(firsts, encoded, strict=True) if t.ids and not t.before]
+                    ] = False
                 self.lengths = [len(t.before) + len(t.ids) + len(t.after) for t in encoded]
-                rows = _masked_rows(encoded, firsts, _mask(tokenizer), context, pseudo)
+                rows = _masked_rows(encoded, firsts, _mask(tokenizer), context, pseudo, shift)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
                 self.start = "".join(tokenizer.convert_ids_to_tokens(before))
@@ -158,7 +184,13 @@ class EncodedTexts:
                 self.lengths = [max(0, len(before) + n - 1) for n in sizes]
                 rows = _causal_rows(encoded, firsts, before, context)
                 self.shares = _continues(module, [*before, *self.ids.tolist()], context, forward)
-        self._groups = _grouped(list(rows)) if self.shares else [_Group(0, [row]) for row in rows]
+        asked = [row for each in rows if (row := each.only(self.scored)).asked]
+        alike: dict[tuple[int, ...], list[_Row]] = defaultdict(list)
+        for row in asked:
+            alike[tuple(row.input_ids)].append(row)
+        # equal rows are read once, so that equal texts have equal numbers in batches of any size
+        asked = [_joined(rows) for rows in alike.values()]
+        self._groups = _grouped(asked) if self.shares else [_Group(0, [row]) for row in asked]
 
     def read(
         self,
@@ -199,6 +231,18 @@ class EncodedTexts:
                         numbers, rows = zip(*tails[length][i : i + size], strict=True)
                         yield self._ask(module, rows, whole, _chosen(past, numbers), shared)[0]
 
+    def log_probabilities(self, module: nn.Module, batch_tokens: int) -> npt.NDArray[np.float64]:
+        """Return the log-probability of each piece, (pieces,) in nats: NaN if it is not predicted, or not finite.
+
+        The rows are divided among ranks, which all must call it.
+        """
+        found = np.full(len(self.ids), np.nan)
+        read = self.read(module, batch_tokens, rank_and_world_size(), whole=False)
+        for part in gather([(np.array(asked, dtype=int), values[:, 0]) for asked, values in read]):
+            for asked, values in part:
+                found[asked] = values
+        return found
+
     def _ask(
         self,
         module: nn.Module,
@@ -229,7 +273,7 @@ class EncodedTexts:
         targets = torch.from_numpy(self.ids[asked]).to(ids.device)
         if len(targets) and int(targets.max()) >= logits.shape[-1]:
             raise ValueError(
-                f"the tokenizer has a piece {int(targets.max())}, the model predicts {logits.shape[-1]}: use the "
+                f"the model predicts {logits.shape[-1]} pieces, got the piece {int(targets.max())}: use the "
                 "model's tokenizer"
             )
         return (asked, _values(logits, of_row, targets, whole)), past
@@ -240,7 +284,7 @@ def surprisals(
     tokenizer: "transformers.PreTrainedTokenizerBase",
     texts: Sequence[str],
     *,
-    objective: Literal["causal", "masked"] | None = None,
+    objective: Objective | None = None,
     pseudo: PseudoLikelihood = "piece",
     start: str | None = None,
     context: int | None = None,
@@ -252,7 +296,8 @@ def surprisals(
     A causal model gives log p(piece | preceding pieces). The first piece follows the token that starts a text
     (``start``), and is NaN if there is none. A masked model gives the pseudo-log-likelihood: each piece is masked
     alone, with all the rest of the text visible (Salazar et al. 2020), or together with the rest of its word, which
-    otherwise reveals it (``rest_of_word``: Kauf & Ivanova 2023). The two kinds of numbers cannot be compared.
+    otherwise reveals it (``rest_of_word``: Kauf & Ivanova 2023), or follows the pieces before it as the first of three
+    masks (``left_context``, for reading times). The kinds of numbers cannot be compared.
 
     If a text is longer than the model's context, a causal model sees at least half a context before each piece, and a
     masked model sees a context around it.
@@ -263,7 +308,8 @@ def surprisals(
         texts: each text is separate and passed as it is written; words are separated by white space. White space at
             the end is dropped. Pieces of white space at the beginning, or of a second space, belong to the word after
             them.
-        objective: ``causal`` or ``masked``; None measures whether the logits depend on later tokens.
+        objective: ``causal``, ``masked``, or ``mntp``, a masked model that predicts a piece from the position before
+            it; None measures whether the logits depend on later tokens.
         pseudo: what is masked.
         start: the token before the first piece of a causal model's text. None uses the token that the tokenizer itself
             puts before a text, else its ``bos_token``, ``eos_token`` or ``cls_token``, in this order; an empty string
@@ -390,6 +436,7 @@ def _encode(tokenizer: "transformers.PreTrainedTokenizerBase", text: str) -> _En
         [i for i, _ in kept],
         [w for _, w in kept],
         [text[a:b] for a, b in spans],
+        [end for (_, (_, end)), w in zip(inner, words, strict=True) if w >= 0],
         ids[:first],
         ids[max(first, last) :],
     )
@@ -399,10 +446,18 @@ def _objective(
     module: nn.Module,
     tokenizer: "transformers.PreTrainedTokenizerBase",
     ids: Sequence[int],
+    context: int | None,
     forward: Forward | None,
-) -> Literal["causal", "masked"]:
-    probe = [ids[i % len(ids)] for i in range(12)]
+    given: Objective | None,
+) -> Objective:
+    """Return the given objective, or the measured one; a given one that the model contradicts is reported."""
+    probe = [ids[i % len(ids)] for i in range(min(12, context or 12))]
     reading = model_reading(module, _batch(torch.tensor([probe], device=device_of(module))), forward)
+    if given is not None:
+        if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
+            reads = "reads" if given == "causal" else "does not read"
+            log.warning("scored as %s, but the model %s later tokens: the numbers mean nothing", given, reads)
+        return given
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
@@ -425,6 +480,11 @@ def _context(module: nn.Module, tokenizer: "transformers.PreTrainedTokenizerBase
     return min((n for n in found if isinstance(n, int) and 4 <= n < 10**9), default=None)
 
 
+@cache
+def _say(text: str) -> None:  # once, not for each observer
+    log.info(text)
+
+
 def _start(
     tokenizer: "transformers.PreTrainedTokenizerBase", start: str | None, before: list[int]
 ) -> list[int]:
@@ -432,11 +492,11 @@ def _start(
     if start is None:
         if before:
             tokens = "".join(tokenizer.convert_ids_to_tokens(before))
-            log.info("each text begins after %s, as added by the tokenizer (`start`)", tokens)
+            _say(f"`start`: the model reads {tokens} before each text, since the tokenizer adds it")
             return before
         start = tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token or ""
         if start:
-            log.info("each text begins after %s (`start`)", start)
+            _say(f"each text begins after {start} (`start`)")
         else:
             log.warning(
                 "the tokenizer puts no token before a text, and has no bos_token, eos_token or cls_token: the first "
@@ -482,18 +542,23 @@ def _masked_rows(
     mask: int,
     context: int | None,
     pseudo: PseudoLikelihood,
+    shift: int,
 ) -> Iterator[_Row]:
     for place, text in zip(firsts, encoded, strict=True):
         room = len(text.ids) if context is None else context - len(text.before) - len(text.after)
         for i, word in enumerate(text.words):
             begin = max(0, min(i - room // 2, len(text.ids) - room))
             end = min(len(text.ids), begin + room)
-            hidden = list(text.ids[begin:end])
             last = i
             while pseudo == "rest_of_word" and last + 1 < end and text.words[last + 1] == word:
                 last += 1
+            if pseudo == "left_context":
+                masks = min(_MASKS_AFTER, room)
+                begin = max(0, i + masks - room)
+                end, last = i + 1, i + masks - 1
+            hidden = list(text.ids[begin:end])
             hidden[i - begin : last + 1 - begin] = [mask] * (last + 1 - i)
-            at = i - begin + len(text.before)
+            at = max(0, i - begin + len(text.before) - shift)
             yield _Row([*text.before, *hidden, *text.after], [at], [place + i])
 
 
@@ -643,7 +708,7 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     if without := total - sum(len(set(text.words)) for text in encoded.encoded):
         log.warning(
             "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
-            "of the word before), so they have no number",
+            "of the word before), so they have no surprisal",
             without,
             total,
         )

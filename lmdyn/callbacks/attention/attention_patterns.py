@@ -69,21 +69,24 @@ class AttentionPatterns(StreamingObserver):
     columns = {"head": int, "query": int, "key": int}
     figure_rows = staticmethod(_newest_maps)  # for loggers: all maps would not fit into memory
     recorded = (
-        Quantity("entropy", "Mean entropy of a query's attention.", "nats", low=0.0, tags=_HEAD, panel="heads"),
         Quantity(
-            "diagonal", "Mean weight on the previous and the following token.", low=0.0, high=1.0, tags=_HEAD,
+            "entropy", "Mean entropy of a query's attention.", "nats", low=0.0, tags=_HEAD, panel="heads",
+            short="entropy of attention",
+        ),
+        Quantity(
+            "diagonal", "Mean weight of a query on the previous and the next token.", low=0.0, high=1.0, tags=_HEAD,
             panel="heads", short="weight on previous and\nfollowing token",
         ),
         Quantity(
-            "itself", "Mean weight on the token itself.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
+            "itself", "Mean weight of a query on its own position.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
             short="weight on the token itself",
         ),
         Quantity(
-            "vertical", "Mean weight on special tokens.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
+            "vertical", "Mean weight of a query on special tokens.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
             short="weight on special tokens",
         ),
         Quantity(
-            "block", "Mean weight within the segment, less its share of the tokens.", low=-1.0, high=1.0, tags=_HEAD,
+            "block", "Mean weight on the query's segment, less its share of tokens.", low=-1.0, high=1.0, tags=_HEAD,
             panel="heads", short="weight within the segment,\nless its share of tokens",
         ),
         Quantity("map", "Mean weight of a query position on a key position.", low=0.0, high=1.0, tags=()),

@@ -29,7 +29,7 @@ from lmdyn.callbacks.attention.induction_passes import (
     row_lengths,
 )
 from lmdyn.callbacks.observing.checked_fields import From
-from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.findings import Cost, Finding, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass, to_device
 from lmdyn.callbacks.observing.run import report
@@ -124,7 +124,7 @@ class Induction(Observer):
         *_score("previous_token", "Mean weight of the token before the query."),
         *_score("duplicate_token", "Mean weight of the earlier occurrence of the query's token."),
         Quantity(
-            "uniform_attention", "Value of these three scores for uniform attention.", low=0.0, high=1.0
+            "uniform_attention", "Value of each attention score for uniform attention.", low=0.0, high=1.0
         ),
         Quantity(
             "copying",
@@ -136,31 +136,31 @@ class Induction(Observer):
             short="copying (eigenvalues)",
         ),
         _loss("first_loss", "Mean loss on the first of two equal sequences of random tokens."),
-        _loss("second_loss", "Mean loss on the second."),
+        _loss("second_loss", "Mean loss on the second of these sequences, a repetition."),
         Quantity(
             "second_minus_first",
-            "Difference of these losses, negative for induction.",
+            "second_loss minus first_loss; induction makes it negative.",
             "nats",
             panel="losses",
         ),
         Quantity(
             "second_minus_first_error",
-            "Standard error of the difference over sequences.",
+            "Standard error of second_minus_first over sequences.",
             "nats",
             low=0.0,
             tags=(),
         ),
-        _loss("early_loss", "Mean loss of the text after few tokens of context."),
-        _loss("late_loss", "Mean loss of the text after many tokens of context."),
+        _loss("early_loss", "Mean loss on the probe set after few tokens of context."),
+        _loss("late_loss", "Mean loss on the probe set after many tokens of context."),
         Quantity(
             "late_minus_early",
-            "Difference of these losses, negative if more context helps.",
+            "late_loss minus early_loss; below 0 if more context helps.",
             "nats",
             panel="losses",
         ),
         Quantity(
             "position_loss",
-            "Mean loss after a number of tokens of context.",
+            "Mean loss on the probe set after this number of tokens of context.",
             "nats",
             low=0.0,
             tags=(),
@@ -170,7 +170,7 @@ class Induction(Observer):
         ),
         Quantity(
             "second_loss_rise",
-            "Rise of second_loss if heads are ablated.",
+            "Rise of second_loss when these heads are ablated.",
             "nats",
             tags=_ABLATED,
             panel="ablation",
@@ -178,7 +178,7 @@ class Induction(Observer):
         ),
         Quantity(
             "late_loss_rise",
-            "Rise of late_loss if heads are ablated.",
+            "Rise of late_loss when these heads are ablated.",
             "nats",
             tags=_ABLATED,
             panel="ablation",
@@ -229,9 +229,8 @@ class Induction(Observer):
 
     def check_module(self, module: Module) -> None:
         """Determine attention, kind of model and path from tokens to logits; check the length of rows."""
-        if (
-            self.vocab_size is None and self.run.tokenizer is None
-        ):  # the tokens are those that the model predicts
+        # the tokens are those that the model predicts
+        if self.vocab_size is None and self.run.tokenizer is None:
             batch = to_device(next(self.probe_set.batches()), device_of(module))
             with torch.no_grad():
                 logits = logits_of(call_module(module, batch, forward=self.forward))
@@ -254,10 +253,10 @@ class Induction(Observer):
         self._read_of = weakref.ref(module)
         if not self._read.no_losses:
             early, late = self._contexts
-            said = f"early loss after {early}, late loss after {late} tokens of context"
+            said = f"first and last tokens of context: {early} for the early loss, {late} for the late loss"
             if not self._windows:
                 rows = f"rows of up to {self._longest} tokens"
-                said = f"no late loss: contexts {early} (early) and {late} (late) of {rows}"
+                said = f"no late loss: its context {late} exceeds {rows}, or overlaps the early one, {early}"
             report(self.name, said)
 
     def _find_attention(self, module: Module) -> None:
@@ -292,8 +291,7 @@ class Induction(Observer):
             reasons = {"copying": read.no_copying, "ablation": read.no_ablation if self.top else ""}
             for what, reason in reasons.items():
                 if reason:
-                    wanted = f"a module whose heads can be read, for {what}"
-                    yield expected(wanted, reason, f"{what} is left out", of="module", stops=False)
+                    yield Finding("module", f"{what} is left out: {reason}", stops=False)
         heads, time = sum(read.heads.values()), self._rows.shape[1]
         yield Cost(
             f"attention weights of {heads} heads on {_ROWS} rows of {time} tokens",

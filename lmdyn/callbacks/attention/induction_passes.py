@@ -45,7 +45,7 @@ def row_lengths(batch: Mapping[str, Any], whose: str) -> list[int]:
     ids, mask = batch.get("input_ids"), batch.get("attention_mask")
     if not isinstance(ids, Tensor):
         raise ValueError(
-            f"{whose}: expected batches with `input_ids`, got {sorted(batch)}: name them by `batch: {{input_ids: …}}`"
+            f"{whose}: expected batches with `input_ids`, got {', '.join(batch)}: set `batch: {{input_ids: …}}`"
         )
     if isinstance(mask, Tensor) and mask.shape == ids.shape:
         return [int(n) for n in mask.bool().sum(1)]

@@ -142,7 +142,7 @@ class DepthPerformance(Observer):
     recorded = (
         share(
             "accuracy",
-            "Masked tokens with the highest logit, by the fixed or the retrained decoder, at all labelled "
+            "Masked tokens to which the fixed or the retrained decoder gives the highest logit, at all labelled "
             "positions or only at mask tokens.",
             _AT_DEPTH,
             better="higher",
@@ -152,7 +152,7 @@ class DepthPerformance(Observer):
         ),
         Quantity(
             "cross_entropy",
-            "Mean −ln p of the masked tokens.",
+            "Mean −ln p that the decoder gives to the masked tokens.",
             "nats",
             low=0.0,
             better="lower",
@@ -160,12 +160,12 @@ class DepthPerformance(Observer):
         ),
         share(
             "floor",
-            "Accuracy of the decoder retrained at t = 0, and of the most frequent label.",
+            "Accuracy of the decoder retrained at t = 0, or of predicting the most frequent label.",
             ("retrained", "most_frequent", "<how>/mask"),
         ),
         Quantity(
             "pearson",
-            "Correlation with the scores of the regression task, for frozen states or fine-tuned copies.",
+            "Correlation of predicted and gold scores in the regression task, for frozen states or fine-tuned copies.",
             low=-1.0,
             high=1.0,
             better="higher",
@@ -184,7 +184,7 @@ class DepthPerformance(Observer):
         super().__post_init__()
         for name, times in (("times", self.times), ("fine_tuned_times", self.fine_tuned_times)):
             if times is not None and list(times) != sorted(set(times)):
-                raise ValueError(f"{name} is {list(times)}: expected increasing integers from 0")
+                raise ValueError(f"{name} is {list(times)}: expected increasing whole numbers from 0")
         if self.times == ():
             raise ValueError("times is empty: expected numbers from 0, or null for the default")
         if self.fine_tuned_times and self.tasks is None:
@@ -208,7 +208,7 @@ class DepthPerformance(Observer):
         objective = objective_of(self.data)
         if objective not in (None, "masked"):
             raise ValueError(
-                f"{self.name} requires a masked language model, but its data is for the objective {objective!r}: pass "
+                f"{self.name} requires a masked language model, but the data is for the objective {objective!r}: pass "
                 "a `probe` for the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
@@ -228,8 +228,8 @@ class DepthPerformance(Observer):
         if len(found) != 1 or len(found[0].evaluation) != 1:
             raise ValueError(
                 f"{self.name}: expected `tasks` with one regression that has one development set, got "
-                f"{[t.name for t in found]} in {type(tasks).__name__}: use GlueTasks with STS-B, or GrammarTasks "
-                "with similarity"
+                f"{', '.join(t.name for t in found) or 'none'} in {type(tasks).__name__}: use GlueTasks with STS-B, "
+                "or GrammarTasks with similarity"
             )
         return found[0]
 
@@ -268,7 +268,7 @@ class DepthPerformance(Observer):
         """Return the encoder as a map, the times, and the module's own decoder."""
         batch = next(iter(self.probe_set.batches()), {})
         if "labels" not in batch:
-            raise ValueError(f"{self.name}: expected batches with `labels`, got {sorted(batch)}")
+            raise ValueError(f"{self.name}: expected batches with `labels`, got {', '.join(sorted(batch))}")
         batch = to_device(batch, device_of(module))
         f, decoder = EncoderMap(module, batch, forward=self.forward), StateDecoder(module)
         times = self._times_of(f)

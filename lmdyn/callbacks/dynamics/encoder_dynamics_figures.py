@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from pandas import DataFrame
 
 from lmdyn.callbacks.observing import figures as fig
@@ -33,36 +32,30 @@ def dynamics_figures(observations: DataFrame, tau: int) -> dict[str, Figure]:
     for run, rows in named[named["value"].notna()].groupby("run", sort=False):
         last = last_step(rows)
         runs[fig.of_run(str(run), f"step {int(last['step'].iloc[0]):,}", several)] = last
-    drawn = {
-        "attention": _attention(_having(runs, "attention")),
-        "synchronization_offset": _offsets(_having(runs, "sentence_offset")),
-        "attractor_view": _attractor(_having(runs, "principal_component")),
-        "transient_lengths": _transient_lengths(runs, tau),
-    }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    kinds = (
+        ("attention", "attention", _attention),
+        ("synchronization_offset", "sentence_offset", _offsets),
+        ("attractor_view", "principal_component", _attractor),
+        ("transient_lengths", "sentence_orbit_", lambda of: _transient_lengths(of, tau)),
+    )
+    figures = {}
+    for name, quantity, draw in kinds:
+        there = {label: last[last["quantity"].str.startswith(quantity)] for label, last in runs.items()}
+        if there := {label: of for label, of in there.items() if len(of)}:
+            figures[name] = draw(there)
+    return figures
 
 
-def _having(runs: Mapping[str, DataFrame], quantity: str) -> dict[str, DataFrame]:
-    """Return the rows of a quantity, for the runs that have some."""
-    rows = {label: select(last, quantity=quantity) for label, last in runs.items()}
-    return {label: of for label, of in rows.items() if len(of)}
-
-
-def _attention(runs: Mapping[str, DataFrame]) -> Figure | None:
+def _attention(runs: Mapping[str, DataFrame]) -> Figure:
     """Draw attention maps of each run next to each other, rows are queries."""
-    if not runs:
-        return None
     panels = fig.new_panels(len(runs), 9.0, 1.6, most=1, margin=(0.6, 0.3))
     for ax, (label, weights) in zip(panels, runs.items(), strict=True):
-        times = fig.spread_out(sorted(weights["t"].astype(int).unique()), _MAPS)
-        side = int(weights[["token", "key"]].max().max()) + 1
-        row = np.full((side, (side + 1) * len(times) - 1), np.nan)
-        for i, t in enumerate(times):
-            of = select(weights, t=t)
-            row[of["token"].to_numpy(int), i * (side + 1) + of["key"].to_numpy(int)] = of["value"]
+        times = fig.spread_out(sorted(weights["t"].unique()), _MAPS)
+        maps = [wide(select(weights, t=t), "key", "token").to_numpy(float) for t in times]
+        side = len(maps[0]) + 1
+        row = np.hstack([np.pad(of, ((0, 0), (0, 1)), constant_values=np.nan) for of in maps])
         image = fig.show_image(ax, row, aspect="auto", vmin=0, cmap="viridis")
-        centres = [i * (side + 1) + side / 2 - 0.5 for i in range(len(times))]
-        ax.set_xticks(centres, [f"t = {t}" for t in times])
+        ax.set_xticks([i * side + side / 2 - 1 for i in range(len(times))], [f"t = {t}" for t in times])
         ax.set_yticks([])
         ax.set_title(label)
         ax.set_ylabel("queries")
@@ -70,30 +63,22 @@ def _attention(runs: Mapping[str, DataFrame]) -> Figure | None:
     return panels.figure
 
 
-def _offsets(runs: Mapping[str, DataFrame]) -> Figure | None:
+def _offsets(runs: Mapping[str, DataFrame]) -> Figure:
     """Draw box plots of the synchronization offsets by number of tokens; whiskers extend 1.5 interquartile ranges."""
-    if not runs:
-        return None
     lengths = sorted({int(n) for of in runs.values() for n in of["length"].unique()})
     figure, ax = fig.new_figure(max(6.4, 2.2 + 0.3 * len(lengths) * (len(runs) + 1)), 4.0)
     width = 0.8 / len(runs)
     for i, (label, of) in enumerate(runs.items()):
-        colour = fig.line_style(i)["color"]
-        line = {"color": colour}
         ax.boxplot(
-            [select(of, length=n)["value"].to_numpy(float) for n in lengths],
+            [select(of, length=n)["value"] for n in lengths],
             positions=(i - (len(runs) - 1) / 2) * width + np.arange(len(lengths)),
             widths=0.8 * width,
             manage_ticks=False,
             showmeans=True,
-            medianprops=line,
-            whiskerprops=line,
-            capprops=line,
-            boxprops=line,
-            meanprops={"marker": "^", "markerfacecolor": colour, "markeredgecolor": colour},
-            flierprops={"marker": "D", "markeredgecolor": colour, "markersize": 3.5},
+            patch_artist=True,
+            boxprops={"facecolor": fig.line_style(i)["color"]},
+            label=label,
         )
-        ax.plot([], [], "^", color=colour, label=f"{label}, mean")
     ax.set_xticks(range(len(lengths)), list(map(str, lengths)))
     fig.from_zero(ax)
     ax.set_xlabel("tokens of a sentence")
@@ -102,16 +87,14 @@ def _offsets(runs: Mapping[str, DataFrame]) -> Figure | None:
     return figure
 
 
-def _attractor(runs: Mapping[str, DataFrame]) -> Figure | None:
+def _attractor(runs: Mapping[str, DataFrame]) -> Figure:
     """Draw the trajectory of synchronized tokens in its first two principal components, by time."""
-    tables = {label: wide(of, "component", "t") for label, of in runs.items()}
-    tables = {label: table for label, table in tables.items() if table.shape[1] > 1}
-    if not tables:
-        return None
-    panels = fig.new_panels(len(tables), 4.6, 3.9, most=2)
-    for ax, (label, table) in zip(panels, tables.items(), strict=True):
-        times = table.index.to_numpy(int)
-        points = ax.scatter(table[1], table[2], c=times, s=5, lw=0, cmap="viridis", rasterized=True)
+    panels = fig.new_panels(len(runs), 4.6, 3.9, most=2)
+    for ax, (label, of) in zip(panels, runs.items(), strict=True):
+        table = wide(of, "component", "t").reindex(columns=[1, 2])  # a state may have one dimension
+        points = ax.scatter(
+            table[1], table[2], c=table.index.to_numpy(int), s=5, lw=0, cmap="viridis", rasterized=True
+        )
         ax.set_title(label)
         ax.locator_params(axis="x", nbins=4)
         ax.set_xlabel("principal component 1")
@@ -120,42 +103,24 @@ def _attractor(runs: Mapping[str, DataFrame]) -> Figure | None:
     return panels.figure
 
 
-def _transient_lengths(runs: Mapping[str, DataFrame], tau: int) -> Figure | None:
-    """Draw shares of sentences: without a transient, by its length, and with one that exceeds the horizon.
+def _transient_lengths(runs: Mapping[str, DataFrame], tau: int) -> Figure:
+    """Draw shares of sentences by the length of their transient; the others, and those without an end, are in words.
 
     Lengths are those up to the arrival on a regular orbit.
     """
-    lengths, censored = (
-        {
-            label: of.set_index("sentence")["value"]
-            for label, of in _having(runs, f"sentence_orbit_{name}").items()
-        }
-        for name in ("length", "censored")
-    )
-    if not lengths:
-        return None
-    censored = {label: censored[label].reindex(of.index).gt(0) for label, of in lengths.items()}
-    over = {label: of[~censored[label] & (of > 0)].to_numpy(float) for label, of in lengths.items()}
-    # bins with equal widths in the logarithm, except for few windows: edges are between whole windows of τ
-    windows = np.maximum(np.concatenate([[tau], *over.values()]) / tau, 1)
-    bins = np.geomspace(np.floor(windows.min()), np.ceil(windows.max()) + 1, _BINS + 1)
-    edges = (np.unique(bins.round()) - 0.5) * tau
-    figure, (none, ax, outlast) = fig.new_figure(9.4, 3.8, ncols=3, sharey=True, width_ratios=(1, 6, 1))
-    for i, (label, of) in enumerate(lengths.items()):
-        colour = fig.line_style(i)["color"]
-        heights = np.histogram(over[label], edges)[0] / len(of)
-        ax.stairs(heights, edges, color=colour, lw=1.4, label=f"{label} ({len(of):,} sentences)")
-        none.bar(i, (of.eq(0) & ~censored[label]).mean(), color=colour)
-        outlast.bar(i, censored[label].mean(), color=colour)
-    none.set_xlabel("no chaotic\ntransient")
-    outlast.set_xlabel("not over\nat the horizon")
-    for side in (none, outlast):
-        side.set_xticks([])
-        side.set_xlim(-0.8, len(lengths) - 0.2)
+    figure, ax = fig.new_figure(9.4, 3.8)
+    tables = {label: wide(of, "quantity", "sentence") for label, of in runs.items()}
+    longest = max(of["sentence_orbit_length"].max() for of in tables.values())
+    bins = np.geomspace(tau / 2, max(longest, tau) + tau / 2, _BINS + 1)
+    for i, (label, of) in enumerate(tables.items()):
+        length, censored = of["sentence_orbit_length"], of["sentence_orbit_censored"].gt(0)
+        none = length.eq(0) & ~censored
+        heights, _ = np.histogram(length[~none & ~censored], bins)
+        told = f"{label}: {none.mean():.0%} without a transient, {censored.mean():.0%} not over"
+        ax.stairs(heights / len(of), bins, color=fig.line_style(i)["color"], label=told)
     ax.set_xscale("log")
     ax.set_xlabel("length of the chaotic transient (steps of the map)")
-    none.set_ylabel("share of sentences")
-    none.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    fig.from_zero(none)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left")
+    ax.set_ylabel("share of sentences")
+    fig.from_zero(ax)
+    figure.legend(loc="outside upper left")
     return figure

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
@@ -23,6 +23,7 @@ from lmdyn.analysis.dynamics.synchronization import (
 )
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
 from lmdyn.analysis.geometry.effective_dimension import effective_dimension
+from lmdyn.analysis.inspection.attention_weights import watch_attention
 from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation
 from lmdyn.analysis.orbits.orbit_kind import KINDS, orbit_kind
 from lmdyn.analysis.orbits.survival import survival
@@ -61,24 +62,23 @@ def _over_t(quantity: str, values: Float[Tensor, "times"], every: int = 1, **pla
             yield {**place, "t": i * every}, {quantity: value}
 
 
-def _by_sentence(quantity: str, values: Float[Tensor, "sentences"], **place: Any) -> Iterator[Row]:
-    for i, value in enumerate(values.tolist()):
-        yield {**place, "sentence": i}, {quantity: value}
+def _by_sentence(numbers: Mapping[str, Tensor], **place: Any) -> Iterator[Row]:
+    for quantity, values in numbers.items():
+        for i, value in enumerate(values.tolist()):
+            yield {**place, "sentence": i}, {quantity: value}
 
 
-def _mean_of_all(values: Float[Tensor, "*times sentences"], diverged: Bool[Tensor, "sentences"]) -> Tensor:
+def _mean_of_all(values: Float[Tensor, "*times sentences"], diverged: Tensor) -> Tensor:
     """Return the mean over the sentences that have a value; NaN if a diverged one has none.
 
     Sentences that are no longer followed have no value either, and are left out.
     """
-    lost = (values.isnan() & diverged.to(values.device)).any(-1)
-    return values.nanmean(-1).masked_fill(lost, torch.nan)
+    return values.nanmean(-1).masked_fill((values.isnan() & diverged).any(-1), torch.nan)
 
 
 def _gathered(mine: Tensor) -> Tensor:
     """Gather the last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
-    parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
-    if len(parts) == 1:
+    if len(parts := gather(mine.cpu())) == 1:
         return mine
     whole = torch.empty(*mine.shape[:-1], sum(p.shape[-1] for p in parts), dtype=mine.dtype)
     for rank, part in enumerate(parts):
@@ -89,6 +89,14 @@ def _gathered(mine: Tensor) -> Tensor:
 def _gathered_rows(mine: Tensor) -> Tensor:
     """Gather as :func:`_gathered` along the first axis, on the device of this rank's values."""
     return _gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)
+
+
+def _everyone(mine: LongRun) -> LongRun:
+    """Return the results of all ranks' sentences, on the CPU except for the last states."""
+    names = ("exponents", "deviations", "switched_at", "recurred_at", "ended_at", "diverged", "observed")
+    found: dict[str, Any] = {name: _gathered(getattr(mine, name)).cpu() for name in names}
+    found |= {name: _gathered_rows(getattr(mine, name)) for name in ("final", "final_full")}
+    return replace(mine, **found)
 
 
 @dataclass
@@ -181,37 +189,36 @@ class EncoderRuns:
         mean over sentences and over the first t layers of its logarithm, nats per layer.
         """
         maps, x, of = self.f.maps, self.x, self.numerics
-        path = iterate(maps, x, len(maps), {"deviation": self._deviation})
+        observables = {"deviation": self._deviation, "dimension": self._dimension}
+        path = iterate(maps, x, len(maps), observables).observables
         found = local_lyapunov_exponents(maps, x, 1, len(maps), of.epsilon, seed=of.seed, rows=self.numbers)
         diverged, exponents = _gathered(found.diverged), _gathered(found.exponents)
-        yield from _over_t("deviation", _mean_of_all(_gathered(path.observables["deviation"]), diverged))
+        yield from _over_t("deviation", _mean_of_all(_gathered(path["deviation"]), diverged))
         mean = _mean_of_all(exponents, diverged)
         yield from _over_t("local_exponent", mean, term="short")
         yield from _over_t("stretching", mean.exp())
-        dimensions = {0: self._dimension(x)}
-        for t, f in enumerate(maps, 1):
-            x = f(x)
-            dimensions[t] = self._dimension(x)
+        for t in range(1, len(maps) + 1):
             yield {"t": t}, {"depth_exponent": float(_mean_of_all(exponents[:t].mean(0), diverged))}
-        yield from _dimension_rows(dimensions, self.sentences)
+        yield from _dimension_rows(dict(enumerate(path["dimension"].tolist())), self.sentences)
 
     # ---------------------------------------------------------------- short term
 
     def short_term(self) -> Iterator[Row]:
         """Yield D(t), λ(t), N_eff(t) for t up to ``short.steps``, and the synchronization offset."""
         short, mine = self.short, self._mine(self.short_sentences)
-        run = self._long_run(self.x[:mine], short.tau, short.steps, reduced=self.reduced, keep=short.steps)
-        d = _gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        run = _everyone(
+            self._long_run(self.x[:mine], short.tau, short.steps, reduced=self.reduced, keep=short.steps)
+        )
+        d = carried_on(run.deviations, torch.zeros(len(run.diverged)), run.switched_at + 1)
         if not self.f.injected:
             yield {}, {"deviation_floor": self.floor}
-        diverged = _gathered(run.diverged)
-        yield from _over_t("deviation", _mean_of_all(d, diverged))
-        exponents = _mean_of_all(_gathered(run.exponents), diverged)
+        yield from _over_t("deviation", _mean_of_all(d, run.diverged))
+        exponents = _mean_of_all(run.exponents, run.diverged)
         yield from _over_t("local_exponent", exponents, short.tau, term="short")
         of, together = self.dimension_sentences, -1  # unknown if it has more sentences
         if self.resolved:
             offset = synchronization_offset(d, self.floor, self.numerics.threshold)
-            yield from _offset_rows(self.length, offset, diverged, short.steps)
+            yield from _offset_rows(self.length, offset, run.diverged, short.steps)
             if bool((offset >= 0).all()) and of <= self.short_sentences:
                 together = int(offset.max())
             for length, x in self.others.items():
@@ -234,26 +241,26 @@ class EncoderRuns:
                     x = x.double().mean(1).to(x.dtype)
                 x = self.reduced(x) if self.reduced is not None and x.ndim == 2 else self._step(x)
                 t += 1
-            found[time] = self._dimension(x)
+            found[time] = float(self._dimension(x))
         return found
 
     def _step(self, x: Tensor) -> Tensor:
         rows = torch.arange(len(x), device=x.device).split(self.numerics.batch_size)
         return torch.cat([part_of(self.f, part)(x[part]) for part in rows])
 
-    def _dimension(self, x: Tensor) -> float:
-        return float(effective_dimension(_gathered_rows(x.flatten(1))))
+    def _dimension(self, x: Tensor) -> Tensor:
+        return effective_dimension(_gathered_rows(x.flatten(1)))
 
     # ---------------------------------------------------------------- long term
 
     def long_term(self, eager: EncoderMap) -> Iterator[Row]:
         """Yield λ over the long run, transients, kinds, attractors; for a sample also λ on the full map."""
         tau, x = self.long.tau, self.x[: self._mine(self.long_sentences)]
-        run = self._long_run(x, tau, self.long.steps, reduced=self.reduced, end_recurrent=True)
-        exponents, recurred_at = _gathered(run.exponents).cpu(), _gathered(run.recurred_at).cpu()
-        diverged = _gathered(run.diverged).cpu()
+        mine = self._long_run(x, tau, self.long.steps, reduced=self.reduced, end_recurrent=True)
+        run = _everyone(mine)
+        exponents, diverged = run.exponents, run.diverged
         # a trajectory that is no longer followed is extended, otherwise the mean would exclude closed ones
-        followed = carried_on(exponents, late_exponents(exponents), _gathered(run.ended_at).cpu() // tau)
+        followed = carried_on(exponents, late_exponents(exponents), run.ended_at // tau)
 
         def known(values: Tensor) -> Tensor:
             return values.double().masked_fill(diverged, torch.nan)
@@ -263,49 +270,50 @@ class EncoderRuns:
             yield from _over_t("sentence_local_exponent", exponents[:, i], tau, term="long", sentence=i)
         widths = [w for w in _WIDTHS if w <= len(exponents)] or [len(exponents)]
         for width in widths:
-            found = transient_length(exponents, tau, width, recurred_at)
+            found = transient_length(exponents, tau, width, run.recurred_at)
             yield {"width": width}, {"transient_length": float(known(found.length).mean())}
-        found = transient_length(exponents, tau, min(_WIDTH, len(exponents)), recurred_at)
-        by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
-        switched_at = _gathered(run.switched_at).cpu()
+        found = transient_length(exponents, tau, min(_WIDTH, len(exponents)), run.recurred_at)
+        by_sign = transient_length(exponents, tau, widths[0], run.recurred_at, "sign_change")
         shares = {
             "chaotic_share": found.length > 0,
             "censored_share": found.censored,
             "sign_change_length": by_sign.length,
             "sign_change_chaotic_share": by_sign.length > 0,
-            "switched_share": switched_at >= 0,
+            "switched_share": run.switched_at >= 0,
         }
         yield {}, {"mean_exponent": float(_mean_of_all(known(found.mean_exponent), diverged))}
         yield {}, {name: float(known(values).mean()) for name, values in shares.items()}
-        yield from _by_sentence("sentence_transient_length", known(found.length))
-        yield from _by_sentence("sentence_censored", known(found.censored))
-        yield from _by_sentence("sentence_exponent", found.mean_exponent)
-        switches = torch.where(switched_at >= 0, switched_at.double(), torch.nan)
-        yield from _by_sentence("sentence_switched_at", switches)
-        kinds, every = self._orbits(run, eager)
+        numbers = {
+            "transient_length": known(found.length),
+            "censored": known(found.censored),
+            "exponent": found.mean_exponent,
+            "switched_at": torch.where(run.switched_at >= 0, run.switched_at.double(), torch.nan),
+        }
+        yield from _by_sentence({f"sentence_{name}": values for name, values in numbers.items()})
+        kinds, every = self._orbits(mine, eager)
         yield from self._orbit_rows(kinds, every, diverged)
-        yield from zero_one_rows(_gathered(run.observed).cpu(), kinds, tau)
-        yield from self._attractors(run, exponents, diverged)
+        yield from zero_one_rows(run.observed, kinds, tau)
+        yield from self._attractors(run)
         if self.reduced is not None and self.long.check:
             yield from self._checked(eager)
 
-    def _attractors(self, run: LongRun, exponents: Tensor, diverged: Tensor) -> Iterator[Row]:
-        switched = _gathered(run.switched_at).cpu() >= 0
-        parts: list[tuple[Map, Tensor, Tensor]]
-        parts = [(self.map_of_all, _gathered_rows(run.final_full), ~switched)]
+    def _attractors(self, run: LongRun) -> Iterator[Row]:
+        switched = run.switched_at >= 0
+        parts: list[tuple[Map, Tensor, Tensor]] = [(self.map_of_all, run.final_full, ~switched)]
         if self.reduced is not None:
-            parts.append((self.reduced, _gathered_rows(run.final), switched))
-        late = late_exponents(exponents) <= self.long.resolution
+            parts.append((self.reduced, run.final, switched))
+        late = late_exponents(run.exponents) <= self.long.resolution
         label = ends(parts, late, max_period=self.long.max_period, tolerance=self.long.tolerance)
-        lost = _nan_if(diverged)  # the ends of diverged ones are unknown
+        lost = _nan_if(run.diverged)  # the ends of diverged ones are unknown
         largest = float(label[label >= 0].bincount(minlength=1).max()) / len(label)
         yield {}, {"attractors": int(label.max()) + 1 + lost, "largest_attractor_share": largest + lost}
 
     def _orbits(self, run: LongRun, eager: EncoderMap) -> tuple[list[str], dict[str, Tensor]]:
         """Return the kind of each trajectory, the precision of λ, and the duration of its chaos."""
         long, switched = self.long, run.switched_at >= 0
-        parts: list[tuple[Map, Tensor, Tensor, Tensor]]
-        parts = [(self.f, run.final_full, run.delta_full, ~switched)]
+        parts: list[tuple[Map, Tensor, Tensor, Tensor]] = [
+            (self.f, run.final_full, run.delta_full, ~switched)
+        ]
         if self.reduced is not None:
             parts.append((self.reduced, run.final, run.delta, switched))
         # a map of specific rows is applied to copies of one, not to some of several
@@ -338,7 +346,7 @@ class EncoderRuns:
                     mine[name][at] = getattr(orbits, name).double().cpu()
                 if of is self.reduced:
                     mine["transverse_exponent"][at] = self._transverse(eager, orbits.final).nanmean(0).cpu()
-        every = {name: _gathered(values).cpu() for name, values in mine.items()}
+        every = {name: _gathered(values) for name, values in mine.items()}
         return [KINDS[int(k)] for k in every.pop("kind")], every
 
     def _orbit_rows(self, kinds: list[str], every: Mapping[str, Tensor], diverged: Tensor) -> Iterator[Row]:
@@ -409,7 +417,7 @@ class EncoderRuns:
 
     # ---------------------------------------------------------------- the first sentence
 
-    def example(self, eager: EncoderMap) -> Iterator[Row]:
+    def example(self) -> Iterator[Row]:
         """Yield the first sentence's tokens, deviations and attention over t, also perturbed and as components."""
         x, steps = self.first, self.short.steps
         observables = {"first": lambda x: x[:, :_TOKENS, 0], "deviation": self._deviation}
@@ -418,7 +426,7 @@ class EncoderRuns:
             yield from _over_t("first_element", values, token=i)
         yield from _over_t("example_deviation", path["deviation"][:, 0])
         for t in range(0, steps + 1, _ATTENTION_EVERY):
-            weights = _attention(eager, x)
+            weights = _attention(self.one, x)
             if weights is None:
                 break
             for (query, key), value in np.ndenumerate(weights.cpu().numpy()):
@@ -467,18 +475,15 @@ def zero_one_rows(observed: Tensor, kinds: Sequence[str], tau: int) -> Iterator[
                 yield {"kind": kind, "sentence": i, "t": t}, {"sentence_zero_one": k}
 
 
-def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
-    """Return attention probabilities of the first layer, mean over its heads; None if it does not return them."""
+def _attention(f: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
+    """Return attention probabilities of the first layer, mean over its heads; None if there are none to read."""
     seen: list[Tensor] = []
 
-    def hook(_: object, __: object, output: object) -> None:
-        if isinstance(output, tuple):
-            seen.extend(t for t in output if isinstance(t, Tensor) and t.ndim == 4)
+    def see(_: object, __: object, weights: Tensor | None, within: list[Tensor]) -> None:
+        seen.extend(within if weights is None else [weights])
 
-    with ExitStack() as stack:
-        for m in eager.layers[0].modules():
-            stack.callback(m.register_forward_hook(hook).remove)
-        eager(x)
+    with watch_attention(f.layers[0].modules(), see):
+        f(x)
     return seen[0][0].mean(0) if seen else None
 
 
@@ -492,7 +497,7 @@ def _offset_rows(length: int, offset: Tensor, diverged: Tensor, steps: int) -> I
     lost = _nan_if(diverged & ~there)
     yield {"length": length}, {name: float(of.double().mean()) + lost for name, of in means.items()}
     offsets = torch.where(there, offset.double(), torch.nan)
-    yield from _by_sentence("sentence_offset", offsets, length=length)
+    yield from _by_sentence({"sentence_offset": offsets}, length=length)
 
 
 def _dimension_rows(dimensions: Mapping[int, float], sentences: int) -> Iterator[Row]:

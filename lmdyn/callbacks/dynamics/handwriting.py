@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.window_regressions import WindowMap, apply_readout, window_regressions
+from lmdyn.analysis.dynamics.window_regressions import WindowMap, window_regressions
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.orbits.trajectories import exact_products
@@ -125,20 +125,20 @@ class Handwriting(Observer):
     recorded = (
         Quantity(
             "best_nmse",
-            "Lowest NMSE of all windows that are long enough; 0 is perfect, 1 a pen at rest.",
+            "Lowest NMSE of the windows of `shortest` steps or more; 0 is perfect, 1 a pen at rest.",
             **_NMSE,
             panel="best",
         ),
-        steps("best_start", "t₀ of that window."),
-        steps("best_length", "ΔT of that window.", low=1.0),
+        steps("best_start", "t₀, start of the window with the lowest NMSE."),
+        steps("best_length", "ΔT, length of the window with the lowest NMSE.", low=1.0),
         Quantity(
             "best_condition",
-            "Estimated condition number at it; near 1e6 the ridge dominates.",
+            "Estimated condition number of the regression for that window; near 1e6, the ridge dominates.",
             low=0.0,
         ),
         Quantity(
             "published_window_nmse",
-            "NMSE at t₀ = 7, ΔT = 28, if it is among the windows.",
+            "NMSE of the window t₀ = 7, ΔT = 28, if this window is observed.",
             **_NMSE,
             panel="best",
         ),
@@ -146,9 +146,9 @@ class Handwriting(Observer):
         Quantity("times", "Number of times at which states were read.", "count", low=1.0),
         Quantity("n_train", "Training sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
         Quantity("n_development", "Development sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
-        Quantity("nmse", "NMSE of a window.", **_NMSE, tags=()),
+        Quantity("nmse", "NMSE of the pen's path in a window.", **_NMSE, tags=()),
         Quantity("path", "Position of the pen at a step of the best window.", tags=()),
-        Quantity("target_path", "Target position of the pen.", tags=()),
+        Quantity("target_path", "Target position of the pen at a step of the best window.", tags=()),
     )
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Handwriting(Observer):
             )
         if self.letters[0] == self.letters[1] or not self.low < self.high:
             raise ValueError(
-                f"{self.name}: expected two letters and low < high, got {list(self.letters)}, {self.low} and "
+                f"{self.name}: expected two letters and low < high, got {', '.join(self.letters)}, {self.low} and "
                 f"{self.high}"
             )
         self.regression: Any = None
@@ -175,8 +175,8 @@ class Handwriting(Observer):
         if name not in regressions:
             raise ValueError(
                 f"{self.name} requires a task of scored pairs of sentences: expected `probe:` as a datamodule with "
-                f"`tasks`, such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` as one of {regressions}, "
-                f"got {self.task!r}"
+                f"`tasks`, such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` as one of "
+                f"{', '.join(regressions) or 'its regressions'}, got {self.task!r}"
             )
         self.regression = tasks[name]
         for letter in self.letters:
@@ -196,7 +196,7 @@ class Handwriting(Observer):
         if longest > self.padded_length:
             raise ValueError(
                 f"{self.name}: {name} has sentences of {longest} tokens, expected at most max_length = "
-                f"{self.max_length}: raise it, or lower the probe's max_sequence_length"
+                f"{self.max_length}: raise `max_length`, or lower the probe's max_sequence_length"
             )
 
     def _of_letters(self, examples: Sequence[Mapping[str, Any]]) -> list[Sentence]:
@@ -363,23 +363,21 @@ class Handwriting(Observer):
     def _path_rows(self, f: EncoderMap, weights: Tensor, start: int, length: int) -> Iterator[Row]:
         """Yield the target letters, and the paths of the sentences that are written best."""
         targets = self._targets(length).to(weights)
-        best: list[tuple[float, int, int, Tensor]] = []
+        mine: list[tuple[float, int, int, Tensor]] = []
         for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
-            velocity, nmse = apply_readout(weights, x[start:], targets[letters])
-            paths = velocity.cumsum(0).transpose(0, 1).cpu()
-            best += zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True)
-            best = self._best(best)
-        best = self._best([one for part in gather(best) for one in part])
+            velocity = (x[start:].to(weights) @ weights[:-1] + weights[-1]).transpose(0, 1)
+            expected = targets[letters]
+            nmse = (velocity - expected).square().sum((1, 2)) / expected.square().sum((1, 2))
+            paths = velocity.cumsum(1).cpu()
+            mine += zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True)
+        everyone = [one for part in gather(mine) for one in part if one[0] == one[0]]
+        everyone.sort(key=lambda one: one[:2])
         for i, letter in enumerate(self.letters):
             place = {"start": start, "length": length, "letter": letter}
             yield from _path("target_path", targets[i].cumsum(0).cpu(), place)
-            for _, number, of, path in best:
-                if of == i:
-                    yield from _path("path", path, {**place, "sentence": number})
-
-    def _best(self, readouts: list[tuple[float, int, int, Tensor]]) -> list[tuple[float, int, int, Tensor]]:
-        ordered = sorted((one for one in readouts if one[0] == one[0]), key=lambda one: one[:2])
-        return [one for i in (0, 1) for one in [o for o in ordered if o[2] == i][: self.n_written]]
+            best = [one for one in everyone if one[2] == i][: self.n_written]
+            for _, number, _, path in best:
+                yield from _path("path", path, {**place, "sentence": number})
 
     # ---------------------------------------------------------------- output
 

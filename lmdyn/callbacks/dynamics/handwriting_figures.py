@@ -1,9 +1,9 @@
 """Figure 3C of Inoue et al. 2022: the map of windows, and the letters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from pandas import DataFrame
@@ -17,75 +17,54 @@ __all__ = ["handwriting_figures"]
 @fig.in_style
 def handwriting_figures(observations: DataFrame) -> dict[str, Figure]:
     """Draw map and letters at the last step, of each run."""
-    observations = fig.named_runs(observations)
-    runs = list(observations["run"].unique())
-    last = [last_step(select(observations, run=run)) for run in runs]
+    several, named = "run" in observations, fig.named_runs(observations)
+    runs = {}
+    for run, rows in named.groupby("run", sort=False):
+        last = last_step(rows)
+        runs[fig.of_run(str(run), f"step {int(last['step'].iloc[0])}", several)] = last
     figures = {}
-    if any(rows.loc[rows["quantity"].eq("nmse"), "value"].gt(0).any() for rows in last):
-        figures["nmse"] = _maps(last, runs)
-    if any(rows["quantity"].eq("path").any() for rows in last):
-        figures["letters"] = _letters(last, runs)
+    if any(rows.loc[rows["quantity"].eq("nmse"), "value"].gt(0).any() for rows in runs.values()):
+        figures["nmse"] = _maps(runs)
+    if any(rows["quantity"].eq("path").any() for rows in runs.values()):
+        figures["letters"] = _letters(runs)
     return figures
 
 
-def _title(rows: DataFrame, run: str, several: bool) -> str:
-    return fig.of_run(run, f"step {int(rows['step'].max())}", several)
-
-
-def _maps(last: Sequence[DataFrame], runs: Sequence[str]) -> Figure:
+def _maps(runs: Mapping[str, DataFrame]) -> Figure:
     """Draw the left of figure 3C, with one scale for all, which ends at 1, a pen at rest, unless many are worse."""
     panels = fig.new_panels(len(runs), 4.4, 4.2, most=len(runs), margin=(0.9, 0), sharey=True)
-    tables = [wide(select(rows, quantity="nmse"), "start", "length") for rows in last]
+    tables = [wide(select(rows, quantity="nmse"), "start", "length") for rows in runs.values()]
     values = np.concatenate([t.to_numpy().ravel() for t in tables])
     values = values[values > 0]
-    low = min(float(values.min()), 0.9)
-    top = max(1.0, float(np.quantile(values, 0.95)))
-    for ax, table, rows, run in zip(panels, tables, last, runs, strict=True):
+    scale = LogNorm(min(values.min(), 0.9), max(1.0, np.quantile(values, 0.95)))
+    for ax, table, (label, rows) in zip(panels, tables, runs.items(), strict=True):
         x, y = table.columns.to_numpy(int), table.index.to_numpy(int)
-        image = ax.pcolormesh(x, y, table.to_numpy(), norm=LogNorm(low, top), cmap="viridis", rasterized=True)
-        best = {q: select(rows, quantity=f"best_{q}")["value"] for q in ("start", "length", "nmse")}
-        if all(len(v) and v.notna().all() for v in best.values()):
-            start, length, nmse = (float(v.iloc[0]) for v in best.values())
-            best_at = f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}"
-            ax.plot(start, length, "k*", ms=12, mfc="white", clip_on=False, label=best_at)
-            ax.legend(loc="upper right", frameon=True)
-        ax.set_title(_title(rows, run, len(runs) > 1))
+        image = ax.pcolormesh(x, y, table.to_numpy(), norm=scale, cmap="viridis", rasterized=True)
+        best = (select(rows, quantity=f"best_{name}") for name in ("start", "length", "nmse"))
+        start, length, nmse = (of["value"].mean() for of in best)  # NaN if there is none
+        ax.plot(start, length, "k*", ms=12, mfc="white", clip_on=False)
+        ax.set_title(f"{label}\nbest: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}")
         ax.set_xlabel("t₀, start of the window (steps)")
     panels.set_ylabel("ΔT, length of the window (steps)")
-    above = bool(len(values)) and float(values.max()) > top
-    extend = "max" if above else "neither"
-    panels.figure.colorbar(image, ax=list(panels), label="NMSE (1: a pen at rest)", extend=extend)
+    panels.figure.colorbar(image, ax=list(panels), label="NMSE (1: a pen at rest)", extend="max")
     return panels.figure
 
 
-def _letters(last: Sequence[DataFrame], runs: Sequence[str]) -> Figure:
+def _letters(runs: Mapping[str, DataFrame]) -> Figure:
     """Draw the right of figure 3C: a row for each run, a panel for each letter, with a thin grey target."""
-    letters = list(dict.fromkeys(last[0].loc[last[0]["letter"].notna(), "letter"].astype(str)))
-    panels = fig.new_panels(
-        len(runs) * len(letters),
-        2.8,
-        3.2,
-        most=len(letters),
-        margin=(0.6, 0),
-        fixed=True,
-    )
-    for line, rows, run in zip(panels.grid, last, runs, strict=True):
+    drawn = pd.concat(runs.values())
+    letters = drawn.loc[drawn["quantity"].eq("target_path"), "letter"].astype(str).unique()
+    number, most = len(runs) * len(letters), len(letters)
+    panels = fig.new_panels(number, 2.8, 3.2, most=most, margin=(0.6, 0), fixed=True)
+    for line, (label, rows) in zip(panels.grid, runs.items(), strict=True):
         for ax, letter in zip(line, letters, strict=True):
-            here = select(rows, letter=letter)
-            paths = select(here, quantity="path").astype({"sentence": int})
-            for i, (_, path) in enumerate(paths.groupby("sentence", sort=False)):
-                ax.plot(*_points(path), color=fig.line_style(i)["color"], lw=1.2)
-            target = select(here, quantity="target_path")
-            if len(target):
-                ax.plot(*_points(target), color="0.5", lw=0.8, zorder=0)
-                window = f"t₀ = {int(target['start'].iloc[0])}, ΔT = {int(target['length'].iloc[0])}"
-                ax.set_title(f"“{letter}”, {window}")
+            for quantity, look in (("path", {}), ("target_path", {"color": "0.5", "lw": 0.8, "zorder": 0})):
+                paths = select(rows, letter=letter, quantity=quantity)
+                for _, path in paths.fillna({"sentence": 0}).groupby("sentence", sort=False):
+                    points = wide(path, "axis", "k")
+                    ax.plot(points["x"], points["y"], **look)
+            ax.set_title(f"“{letter}”")
             ax.set_aspect("equal", adjustable="datalim")
             ax.set_xlabel("x (letter heights)")
-        line[0].set_ylabel(f"{_title(rows, run, len(runs) > 1)}\ny (letter heights)")
+        line[0].set_ylabel(f"{label}\ny (letter heights)")
     return panels.figure
-
-
-def _points(path: DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    x, y = (select(path, axis=axis).sort_values("k")["value"].to_numpy() for axis in "xy")
-    return x, y

@@ -81,28 +81,28 @@ class LoopConvergence(Observer):
 
     several_runs = True
     recorded = (
-        Quantity("residual", "Relative change of the state in the next iteration.", low=0.0, **_OVER_DEPTH),
+        Quantity("residual", "Mean relative change of a state per iteration.", low=0.0, **_OVER_DEPTH),
         Quantity("norm", "Root mean square of a state's entries.", low=0.0, tags=_AT),
-        Quantity("divergence", "Mean KL(p_T ‖ p_t) of predictions.", "nats", low=0.0, **_OVER_DEPTH),
+        Quantity("divergence", "Mean KL(p_T ‖ p_t) over predictions.", "nats", low=0.0, **_OVER_DEPTH),
         Quantity(
             "cross_entropy",
-            "Mean −ln p_t of the labels.",
+            "Mean −ln p_t of the labels after t iterations.",
             "nats",
             low=0.0,
             better="lower",
             **_OVER_DEPTH,
         ),
-        share("accuracy", "Labels that are most probable at t.", better="higher", **_OVER_DEPTH),
+        share("accuracy", "Labels that are most probable after t steps.", better="higher", **_OVER_DEPTH),
         share(
             "settled_share",
-            "Predictions settled by t, by the rule argmax or divergence.",
+            "Predictions that have settled by t, by the rule argmax or divergence.",
             ("<rule>/t=<t>",),
             panel="settled",
             over="t",
         ),
         steps(
             "settling_depth",
-            "Mean settling depth, restricted to T.",
+            "Mean depth at which predictions settle; a prediction that has not settled counts with T.",
             ("<rule>",),
             panel="by_position",
             over="position",
@@ -110,20 +110,20 @@ class LoopConvergence(Observer):
         ),
         share(
             "censored_share",
-            "Predictions that changed up to T.",
+            "Predictions that still change at T.",
             ("<rule>",),
             panel="over_training",
             lines="rule",
         ),
-        steps("depth", "Number of iterations of the model itself.", low=1.0),
-        steps("horizon", "T.", low=1.0),
+        steps("depth", "Number of iterations in the model's own forward pass.", low=1.0),
+        steps("horizon", "T, the number of iterations observed.", low=1.0),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._positions, self._padded = 0, False
         if self.times is not None and (not self.times or list(self.times) != sorted(set(self.times))):
-            raise ValueError(f"times is {list(self.times)}: expected increasing integers from 0")
+            raise ValueError(f"times is {list(self.times)}: expected increasing whole numbers from 0")
         self._check_horizon(self.times, self.horizon)
 
     def _check_horizon(self, times: Sequence[int] | None, horizon: int | None) -> None:

@@ -38,7 +38,7 @@ _dimension = partial(_at, low=0.0, panel="dimension")
 _unit = partial(_at, unit="share", low=0.0, high=1.0, panel="units")
 
 _OF_VECTORS = (
-    _at("vectors", "Number of vectors.", "count", low=1.0),
+    _at("vectors", "Number of vectors of which ranks are computed.", "count", low=1.0),
     _rank(
         "rankme",
         "RankMe: exponential entropy of the singular values of the uncentred vectors.",
@@ -54,22 +54,22 @@ _OF_VECTORS = (
     _at("rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0),
     _rank(
         "participation_ratio",
-        "(Σλ)²/Σλ² of the eigenvalues of the centred covariance.",
+        "(Σλ)²/Σλ² of the eigenvalues λ of the centred covariance.",
         short="participation ratio",
     ),
     _at(
         "alpha",
-        "Exponent α of λ_i ~ i^−α over the range of indices, by least squares.",
+        "Exponent α of λ_i ~ i^−α for the eigenvalues λ_i of the covariance, by least squares.",
         low=0.0,
         panel="ranks",
         short="exponent α of λᵢ ~ i^−α",
     ),
-    _at("alpha_error", "Standard error of alpha, from the residuals of the line.", low=0.0),
-    _at("alpha_r2", "Share of the variance of ln λ that the power law explains.", low=0.0, high=1.0),
+    _at("alpha_error", "Standard error of alpha, from the residuals of the fitted line.", low=0.0),
+    _at("alpha_r2", "Share of the variance of ln λ_i that the power law explains.", low=0.0, high=1.0),
     _outlier("anisotropy", "Mean cosine of all pairs of vectors.", low=-1.0, high=1.0),
     _outlier(
         "token_kurtosis",
-        "Excess kurtosis over a vector's components, mean over vectors.",
+        "Excess kurtosis over the components of a vector, mean over vectors.",
         low=-2.0,
         short="excess kurtosis over the\ncomponents of a vector",
     ),
@@ -84,8 +84,8 @@ _OF_VECTORS = (
 _OF_SAMPLE = (
     _at("distinct_vectors", "Number of distinct vectors in the sample.", "count", low=1.0),
     _dimension("intrinsic_dimension", "TwoNN intrinsic dimension of the distinct vectors of the sample."),
-    _dimension("intrinsic_dimension_half", "The same of half of them."),
-    _dimension("intrinsic_dimension_quarter", "The same of a quarter of them."),
+    _dimension("intrinsic_dimension_half", "TwoNN dimension of half of the distinct vectors."),
+    _dimension("intrinsic_dimension_quarter", "TwoNN dimension of a quarter of the distinct vectors."),
     _at("median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0),
     _outlier(
         "largest_to_median",
@@ -97,7 +97,7 @@ _OF_SAMPLE = (
 _OF_UNITS = tuple(
     _unit(
         name,
-        f"Share of units of an activation function that are above 0 for {which}.",
+        f"Units of an activation function that are above 0 for {which}.",
         short=f"units above 0 for {which}",
     )
     for name, which in (("dead_units", "no token"), ("always_on_units", "all tokens"))
@@ -105,7 +105,7 @@ _OF_UNITS = tuple(
 _OF_ATTENTION = (
     Quantity(
         "first_token_attention",
-        "Mean weight of a head's queries on the first token of their sequence.",
+        "Mean attention weight of a head's queries on the first token of the sequence.",
         low=0.0,
         high=1.0,
         tags=("<attention_site>/head=<head>",),
@@ -115,7 +115,7 @@ _OF_ATTENTION = (
     ),
     Quantity(
         "first_token_equal",
-        "Mean weight on the first token for equal weights on all positions that a query sees.",
+        "Mean weight on the first token if a query weights all positions that it sees equally.",
         low=0.0,
         high=1.0,
         tags=("<attention_site>",),
@@ -188,7 +188,7 @@ class Geometry(StreamingObserver):
         if watched.argument != "activation_functions" or self.activation_functions != "auto":
             super().find_sites(module, watched)
             return
-        said = "no activation functions that are modules and rectify were found: dead and always-on units are left out"
+        said = "no module is an activation function that rectifies: dead and always-on units are left out"
         found: dict[str, str] = {}
         for batch in islice(self.probe_set.batches(), 1):
             found = find_rectifiers(module, to_device(batch, device_of(module)), self.forward)
@@ -206,8 +206,8 @@ class Geometry(StreamingObserver):
         if tokens < needed:
             yield expected(
                 f"at least {needed:,} tokens, {_ENOUGH} for each of {widest} dimensions",
-                f"{tokens:,}, so that ranks are bounded by the text rather than by the model",
-                "observe more text (`max_tokens`, `probe`), or compare with rankme_white_noise",
+                f"{tokens:,}, so that the text bounds the ranks, not the model",
+                "observe more text (`max_tokens`, `probe`), or compare `rankme` with `rankme_white_noise`",
                 stops=False,
             )
         sets = 2 * len(widths)  # all and last
@@ -273,7 +273,7 @@ class Geometry(StreamingObserver):
             report(
                 self.name,
                 f"the probe set has {found.n} last tokens, one a row, but their ranks in {found.width} dimensions "
-                f"require {_ENOUGH * found.width}: observe more rows, or compare with rankme_white_noise",
+                f"require {_ENOUGH * found.width}: observe more rows, or compare `rankme` with `rankme_white_noise`",
             )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:

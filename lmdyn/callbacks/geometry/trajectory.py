@@ -109,34 +109,34 @@ class Trajectory(StreamingObserver):
     figure_rows = staticmethod(pictured_rows)
     recorded = (
         Quantity(
-            "between_share", "Share of the variance of tokens' vectors between groups.", "share", low=0.0, high=1.0,
+            "between_share", "Share of the tokens' variance that lies between groups.", "share", low=0.0, high=1.0,
             tags=_AT, panel="groups", lines="site", short="variance between groups", floor="between_floor",
         ),
         Quantity(
-            "separation", "Distance of two groups' means over that of two tokens of one group (root mean squares).",
+            "separation", "Distance of two groups' means / distance of two tokens of a group (root mean squares).",
             low=0.0, tags=_AT, panel="groups", short="distance between over\ndistance within", floor="separation_floor",
         ),
         Quantity(
-            "planar_share", "Share of the variance of the groups' means in two principal directions.", "share",
+            "planar_share", "Share of the variance of the groups' means along two principal directions.", "share",
             low=0.0, high=1.0, tags=_AT, panel="groups", short="variance of means\nin two directions",
         ),
         Quantity(
-            "coarse_share", "Share of the variance between values of the first layer, of the tokens of a tree.",
+            "coarse_share", "Share of tree_variance between the values of the first layer.",
             "share", low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", lines="site",
             short="between coarse groups", floor="coarse_floor",
         ),
         Quantity(
-            "fine_share", "Share of the variance between groups within one value of the first layer.", "share",
+            "fine_share", "Share of tree_variance between groups within a value of the first layer.", "share",
             low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", short="between fine groups\nof a coarse one",
             floor="fine_floor",
         ),
-        Quantity("between_floor", "between_share of random groups.", "share", low=0.0, high=1.0, tags=()),
-        Quantity("separation_floor", "separation of random groups.", low=0.0, tags=()),
-        Quantity("coarse_floor", "coarse_share of random groups.", "share", low=0.0, high=1.0, tags=()),
-        Quantity("fine_floor", "fine_share of groups at random within a value.", "share", low=0.0, high=1.0, tags=()),
-        Quantity("variance", "Mean squared distance of the tokens' vectors to their mean.", low=0.0, tags=()),
-        Quantity("tree_variance", "The same of the tokens of a tree.", low=0.0, tags=()),
-        Quantity("mean", "A dimension of the mean vector of a group.", tags=()),
+        Quantity("between_floor", "Expected between_share of random groups.", "share", low=0.0, high=1.0, tags=()),
+        Quantity("separation_floor", "Expected separation of random groups.", low=0.0, tags=()),
+        Quantity("coarse_floor", "Expected coarse_share of random groups.", "share", low=0.0, high=1.0, tags=()),
+        Quantity("fine_floor", "Expected fine_share of random groups.", "share", low=0.0, high=1.0, tags=()),
+        Quantity("variance", "Mean squared distance of the tokens' vectors from their mean.", low=0.0, tags=()),
+        Quantity("tree_variance", "Variance of the tokens that are in the tree.", low=0.0, tags=()),
+        Quantity("mean", "One component of a group's mean vector.", tags=()),
         Quantity("count", "Number of tokens of a group.", "count", low=1.0, tags=()),
     )  # fmt: skip
 
@@ -145,7 +145,7 @@ class Trajectory(StreamingObserver):
         layers = gold_layers(self, "groups")
         if _WORD in layers:
             raise ValueError(
-                f"{self.name}: expected layers with other names than {_WORD!r}, that of groups by word"
+                f"{self.name}: expected layers not called {_WORD!r}, the name of groups by word: rename the layer"
             )
         known, tokenizer = self.probe_set.label_names, self.run.tokenizer
         self.special = torch.tensor([] if tokenizer is None else tokenizer.all_special_ids, dtype=torch.int64)
@@ -159,7 +159,7 @@ class Trajectory(StreamingObserver):
             names = self._token_names(len(counts)) if by == _WORD else list(known[by])
             values = self._values(by, names, counts.sum(1))
             if len(values) < 2:
-                report(self.name, f"no two groups by {by} have {self.min_count} tokens: they are left out")
+                report(self.name, f"no two groups by {by} have {self.min_count} tokens: {by} is left out")
                 continue
             of_tree = by == _WORD and self.coarse
             most = counts[values, :-1].argmax(1) if of_tree else torch.full_like(values, -1)
@@ -202,7 +202,7 @@ class Trajectory(StreamingObserver):
 
         def of(by: str) -> Tensor:
             if not isinstance(value := ids if by == _WORD else batch.get(by), Tensor):
-                raise ValueError(f"{self.name}: expected batches with the layer {by!r}, got {sorted(batch)}")
+                raise ValueError(f"{self.name}: expected the layer {by!r} in batches, got {', '.join(batch)}")
             return value.long()
 
         label = of(self.coarse) if self.coarse else ids.new_full(ids.shape, none)
@@ -231,7 +231,7 @@ class Trajectory(StreamingObserver):
             if seldom := {word: count for word, count in counts.items() if count < self.min_count}:
                 raise ValueError(
                     f"{self.name}: expected words with at least {self.min_count} tokens, got {seldom}: choose others, "
-                    f"tokens of the vocabulary as {list(names[:10])}, lower `min_count`, or observe more text"
+                    f"tokens of the vocabulary as {', '.join(names[:10])}, lower `min_count`, or observe more text"
                 )
             return torch.tensor([number[word] for word in counts])
         if few := [name for name, there in zip(names, enough.tolist(), strict=True) if not there]:

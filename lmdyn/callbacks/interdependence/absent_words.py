@@ -83,8 +83,8 @@ class AbsentWords:
             if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
                 path = f"`hidden: {hidden}`" if name == "hidden" else "`spaces: [hidden]`"
                 raise ValueError(
-                    f"{self.observer}: expected {name} as (batch, time, features) = {(*ids.shape, '…')}, got "
-                    f"{tuple(tensor.shape)}: name another module, or remove it ({path})"
+                    f"{self.observer}: expected {name} as (batch, time, features) = ({len(ids)}, {ids.shape[1]}, …), "
+                    f"got {tuple(tensor.shape)}: name another module, or remove it ({path})"
                 )
 
     @contextmanager

@@ -33,13 +33,13 @@ from lmdyn.runs.store import UNDECIDED
 __all__ = ["Interdependence"]
 
 _DISTANCE = ("<site>/distance=<d>",)
-_DI = "interdependence of words d apart"
+_DI = "interdependence (DI) of two words d apart"
 _WHOLE = (("syntactic", None), ("pos_class", None))
 _CONTROLS = {
-    "mean_": "Mean over distances of a correlation.",
-    "known_": "A correlation over the pairs of known words (controls).",
-    "off_by_one_": "A correlation with distances in the tree that is shifted by one word (controls).",
-    "shuffled_": "A correlation with distances in the tree of another sentence (controls).",
+    "mean_": "Mean of the correlation over distances.",
+    "known_": "The correlation over pairs of known words (control).",
+    "off_by_one_": "The correlation with distances in the tree shifted by one word (control).",
+    "shuffled_": "The correlation with distances in the tree of another sentence (control).",
 }
 """Meaning by prefix of a correlation's name, which may have several prefixes."""
 
@@ -51,7 +51,7 @@ def _correlation(name: str, meaning: str, tags: tuple[str, ...]) -> Quantity:
 _QUANTITIES = (
     Quantity(
         "di",
-        f"Mean {_DI}: 0 if contributions add up.",
+        f"Mean {_DI}; 0 if the words' contributions add up.",
         low=0.0,
         tags=_DISTANCE,
         panel="over_training",
@@ -81,13 +81,15 @@ _QUANTITIES = (
     _correlation("mean_matched_correlation", "Mean of matched_correlation over distances.", ("<site>",)),
     *(_correlation(f"{prefix}<correlation>", meaning, ()) for prefix, meaning in _CONTROLS.items()),
     *(
-        Quantity(f"{prefix}<correlation>_error", "Standard error over blocks of sentences.", low=0.0, tags=())
-        for prefix in ("", *_CONTROLS)
+        Quantity(
+            f"{of}_error", f"Standard error of {of}, over blocks of sentences (jackknife).", low=0.0, tags=()
+        )
+        for of in ("<correlation>", *(f"{prefix}<correlation>" for prefix in _CONTROLS))
     ),
-    Quantity("pairs", "Number of pairs of a mean.", "count", low=0.0, tags=()),
+    Quantity("pairs", "Number of pairs over which a mean is taken.", "count", low=0.0, tags=()),
     Quantity(
         "sampling_error",
-        "Root mean square of the pairs' standard errors over drawn coalitions (shapley).",
+        "Root mean square of the pairs' standard errors over drawn coalitions (`backend: shapley`).",
         low=0.0,
         tags=(),
     ),
@@ -241,7 +243,7 @@ class Interdependence(Observer):
                 if self.longer == "error":
                     raise ValueError(
                         f"{self.name}: sentence {number} has {len(sentence.words)} words, more than max_length = "
-                        f"{self.max_length}: raise it, or skip longer sentences by `longer: skip`"
+                        f"{self.max_length}: raise `max_length`, or skip longer sentences by `longer: skip`"
                     )
                 skipped += 1
                 continue
@@ -252,9 +254,7 @@ class Interdependence(Observer):
         if skipped:
             report(self.name, f"{skipped} sentences of more than {self.max_length} words are left out")
         if not any(len(s.words) > 1 for s in sentences):
-            raise ValueError(
-                f"{self.name}: expected a sentence of two words or more in the probe set, got none"
-            )
+            raise ValueError(f"{self.name}: expected sentences of two words or more, got none")
         for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
             missing = sum(getattr(s, layer) is None for s in sentences)
             if missing:
@@ -331,7 +331,7 @@ class Interdependence(Observer):
             controls = self.controls and not tables  # for hidden states
             numbers = pair_statistics(table, self.min_pairs, controls=controls)
             tables.append(numbers.assign(site=site))
-        why = "pairs without a finite value, or one sentence has all pairs of a mean"
+        why = "pairs have no finite value, or all pairs of a mean are in one sentence"
         columns = {"distance": int, "syntactic": int, "pos_class": None, "word": None}
         return tabulate(tables, columns, self.name, step, why)
 

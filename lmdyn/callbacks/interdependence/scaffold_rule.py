@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -33,6 +32,23 @@ _STATES: dict[str, Literal["hidden", "cell"]] = {"gradient": "hidden", "cell_gra
 _RULE = "<domain>/<scaffold>/length=<k>/rules=<n>"
 _RULE_FOCUS = "<domain>/<scaffold>/<focus>/length=<k>/rules=<n>"
 _of_rule = partial(Quantity, low=0.0, tags=(_RULE,))
+
+
+def _line(panel: str, name: str, *focus: str, over: str = "") -> Quantity:
+    high = 1.0 if name == "probability" else None
+    return Quantity(
+        name, "", low=0.0, high=high, panel=panel, over=over, lines="rule", where=(("focus", focus),)
+    )
+
+
+_FIGURES = (
+    _line("probability", "probability", ""),
+    _line("probability_open", "probability", "open"),
+    _line("interdependence", "di", ""),
+    _line("probability_prefix", "probability", "prefix", over="words"),
+    *(_line(f"{q}_{of}", q, of, over="words") for q in _STATES for of in ("close", "all")),
+    _line("probability_by_rules", "probability", "open", "scaffold", over="length"),
+)
 
 
 class ScaffoldRule(Observer):
@@ -91,24 +107,24 @@ class ScaffoldRule(Observer):
     recorded = (
         _of_rule(
             "probability",
-            "Probability of ω after the scaffold, also with some words in focus.",
+            "Mean probability of ω after the scaffold, from all words or from those in focus.",
             high=1.0,
             tags=(_RULE, _RULE_FOCUS),
         ),
-        _of_rule("di", "Interdependence of α and the scaffold."),
+        _of_rule("di", "Mean interdependence of α and the scaffold, where ω is predicted."),
         _of_rule(
             "accuracy", "Instances in which ω is the most probable word.", "share", high=1.0, better="higher"
         ),
-        _of_rule("rise", "Probability of ω with all in focus minus that with α.", low=-1.0, high=1.0),
+        _of_rule("rise", "Probability of ω from all words minus that from α alone.", low=-1.0, high=1.0),
         _of_rule(
             "gradient_inside",
-            "Norm of the gradient of hidden states, mean inside the scaffold.",
+            "Mean of `gradient` over the words of the scaffold.",
             tags=(_RULE_FOCUS,),
         ),
-        _of_rule("cell_gradient_inside", "Norm of the gradient of cell states, mean.", tags=(_RULE_FOCUS,)),
-        _of_rule("gradient", "Norm of the gradient of the hidden state some words after α.", tags=()),
-        _of_rule("cell_gradient", "Norm of the gradient of the cell state some words after α.", tags=()),
-        _of_rule("<quantity>_error", "Standard error over instances, by scaffold.", tags=()),
+        _of_rule("cell_gradient_inside", "Mean of `cell_gradient` over the scaffold.", tags=(_RULE_FOCUS,)),
+        _of_rule("gradient", "Norm of the gradient by the hidden state some words after α.", tags=()),
+        _of_rule("cell_gradient", "Norm of the gradient by the cell state some words after α.", tags=()),
+        _of_rule("<quantity>_error", "Standard error over instances, clustered by scaffold.", tags=()),
     )
 
     def __post_init__(self) -> None:
@@ -143,7 +159,7 @@ class ScaffoldRule(Observer):
         rank, world_size = rank_and_world_size()
         rows: list[Row] = []
         for domain, examples in self._examples.items():
-            names = self._quantities()
+            names = list(self._look(embedding, lstm, decoder, examples[:1].to(device)))
             values = torch.zeros(len(names), len(examples), dtype=torch.float64, device=device)
             for at in torch.arange(len(examples)).split(_BATCH)[rank::world_size]:
                 found = self._look(embedding, lstm, decoder, examples[at].to(device))
@@ -156,18 +172,7 @@ class ScaffoldRule(Observer):
                 numbers = {quantity: float(mean.mean[0]), f"{quantity}_error": float(mean.error[0])}
                 rows.append((place, numbers))
         columns = {"scaffold": "", "focus": "", "words": int, "length": int, "rules": int}
-        return tabulate(rows, columns, self.name, step, "the model has diverged, or there is one scaffold")
-
-    def _quantities(self) -> list[tuple[str, str, int | None]]:
-        """Return quantity, focus and words of all rows of a domain."""
-        k = self._language["length"]
-        return [
-            *(("probability", focus, None) for focus in ("", "open", "scaffold")),
-            *(("probability", "prefix", i) for i in range(k + 1)),
-            *((name, "", None) for name in ("di", "accuracy", "rise")),
-            *itertools.product(("gradient_inside", "cell_gradient_inside"), ("close", "all"), (None,)),
-            *itertools.product(("gradient", "cell_gradient"), ("close", "all"), range(k + 1)),
-        ]
+        return tabulate(rows, columns, self.name, step, "the model diverged, or there is only one scaffold")
 
     def _look(
         self, embedding: nn.Module, lstm: nn.Module, decoder: nn.Linear, ids: Tensor
@@ -191,18 +196,24 @@ class ScaffoldRule(Observer):
         logits = decoder(hidden)
         values: dict[tuple[str, str, int | None], Tensor] = {
             ("probability", "", None): logits.softmax(-1)[..., close],
-            ("accuracy", "", None): hits(logits, close.expand(len(logits))),
-            ("rise", "", None): p[k] - p[0],
             ("probability", "open", None): p[0],
             ("probability", "scaffold", None): p[k + 1],
+            **{("probability", "prefix", i): p[i] for i in range(k + 1)},
             ("di", "", None): relative_norm(joint - alone, joint),
+            ("accuracy", "", None): hits(logits, close.expand(len(logits))),
+            ("rise", "", None): p[k] - p[0],
         }
-        values |= {("probability", "prefix", i): p[i] for i in range(k + 1)}
-        for name, labels in (("all", ids[:, 1:]), ("close", ids[:, 1:].masked_fill(time < k, -100))):
-            for quantity, of in _STATES.items():
-                norms = state_gradients(lstm, decoder, vectors, labels, state, of)
-                values |= {(quantity, name, i): norms[:, i] for i in range(k + 1)}
-                values[f"{quantity}_inside", name, None] = norms[:, 1:].mean(1)
+        labels = {"close": ids[:, 1:].masked_fill(time < k, -100), "all": ids[:, 1:]}
+        norms = {
+            (quantity, of_error): state_gradients(lstm, decoder, vectors, labels[of_error], state, of)
+            for (quantity, of), of_error in itertools.product(_STATES.items(), labels)
+        }
+        values |= {
+            (f"{quantity}_inside", of_error, None): v[:, 1:].mean(1)
+            for (quantity, of_error), v in norms.items()
+        }
+        for (quantity, of_error), v in norms.items():
+            values |= {(quantity, of_error, i): v[:, i] for i in range(k + 1)}
         return values
 
     @staticmethod
@@ -225,27 +236,11 @@ class ScaffoldRule(Observer):
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures 7 to 12 of the publication, for the existing runs: a line for each rule."""
-        observations = observations.drop(columns="run", errors="ignore")
-        rule = observations["scaffold"].astype(str) + observations["rules"].map(", n = {:,.0f}".format)
-        by_length = observations.assign(rule=rule).drop(columns=["scaffold", "rules"])
-        rules = by_length.assign(rule=observations["length"].map("k = {:.0f}, ".format) + rule)
-        rules = rules.drop(columns="length")
-        own = {quantity.name: quantity for quantity in cls.recorded}
-        gradients: list[tuple[str, str, tuple[str, ...]]] = [
-            (f"{q}_{focus}", q, (focus,)) for q, focus in itertools.product(_STATES, ("close", "all"))
-        ]
-        figures: dict[str, Figure] = {}
-        drawings: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
-            "": [
-                ("probability", "probability", ("",)),
-                ("probability_open", "probability", ("open",)),
-                ("interdependence", "di", ("",)),
-            ],
-            "words": [("probability_prefix", "probability", ("prefix",)), *gradients],
-            "length": [("probability_by_rules", "probability", ("open", "scaffold"))],
-        }
-        for over, panels in drawings.items():
-            for panel, name, focus in panels:
-                drawn = replace(own[name], panel=panel, over=over, lines="rule", where=(("focus", focus),))
-                figures |= standard_figures(by_length if over == "length" else rules, [drawn])
-        return figures
+        table = observations.drop(columns="run", errors="ignore")
+        rule = table["scaffold"].astype(str) + table["rules"].map(", n = {:,.0f}".format)
+        by_length = table.assign(rule=rule).drop(columns=["scaffold", "rules"])
+        others = by_length.assign(rule=table["length"].map("k = {:.0f}, ".format) + rule).drop(
+            columns="length"
+        )
+        drawn = (standard_figures(by_length if q.over == "length" else others, [q]) for q in _FIGURES)
+        return {name: figure for figures in drawn for name, figure in figures.items()}

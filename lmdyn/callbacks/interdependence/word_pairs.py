@@ -93,9 +93,7 @@ class SentencePairs:
         one_token: bool = False,
         controls: bool = False,
     ) -> None:
-        encoded = _encoded_words(
-            sentences, tokenizer, name, special_tokens=not one_token, written=not one_token
-        )
+        encoded = _encoded_words(sentences, tokenizer, name, bare=one_token)
         told: Any = tokenizer.eos_token_id  # also in the hash
         ids = [row for row, _ in encoded]
         if one_token:
@@ -136,17 +134,14 @@ class SentencePairs:
         self.table: pd.DataFrame = table[~lost].reset_index(drop=True)
 
 
-def _encoded_words(
-    sentences: Sequence[Sentence], tokenizer: Any, name: str, *, special_tokens: bool, written: bool
-) -> list[Encoded]:
+def _encoded_words(sentences: Sequence[Sentence], tokenizer: Any, name: str, *, bare: bool) -> list[Encoded]:
     """Return the token ids of each sentence, and the word of each token, -1 for special ones.
 
     Args:
         sentences: the sentences; those without a ``text`` are their words, joined by spaces.
         tokenizer: a fast tokenizer of transformers.
         name: name of the observer, for messages.
-        special_tokens: whether to include those that the tokenizer adds.
-        written: whether to encode the text of sentences, if all have one.
+        bare: whether to encode words, not the text of sentences if all have one, and without special tokens.
 
     Raises:
         ValueError: for a tokenizer that does not return the word of each token.
@@ -156,7 +151,7 @@ def _encoded_words(
             f"{name}: expected a tokenizer that returns the word of each token, got {type(tokenizer).__name__}: use a "
             "fast tokenizer of transformers, as loaded by AutoTokenizer.from_pretrained(…)"
         )
-    written = written and all(getattr(s, "text", None) is not None for s in sentences)
+    written = not bare and all(getattr(s, "text", None) is not None for s in sentences)
     texts, ends = zip(*(_text(s, written) for s in sentences), strict=True)
     found = tokenizer(
         list(texts),
@@ -164,7 +159,7 @@ def _encoded_words(
         truncation=False,
         return_attention_mask=False,
         verbose=False,
-        add_special_tokens=special_tokens,
+        add_special_tokens=not bare,
         return_offsets_mapping=True,
     )
     words = [
@@ -245,11 +240,8 @@ def _pairs(
             columns["syntactic"].append(dependency_distances(sentence.heads or ())[pair])
         if trees and controls:
             columns["off_by_one"].append(off_by_one_distances(sentence.heads or ())[pair])
-            there = other[number]
-            another = (
-                np.full((n, n), -1) if there is None else dependency_distances(sentences[there].heads or ())
-            )
-            columns["shuffled"].append(another[pair])
+            another = dependency_distances(sentences[other[number]].heads or ())[pair]
+            columns["shuffled"].append(np.where(other[number] == number, -1, another))
     table = pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
     left = table.pop("left").to_numpy()
     right = left + table["distance"].to_numpy()
@@ -263,14 +255,12 @@ def _pairs(
     return table, left, right
 
 
-def _sentences_of_the_same_length(sentences: Sequence[Sentence]) -> list[int | None]:
-    """Return for each sentence another of the same length, each used once: the next one in a drawn cycle."""
+def _sentences_of_the_same_length(sentences: Sequence[Sentence]) -> list[int]:
+    """Return for each sentence another of the same length, if there is one: the next one in a drawn cycle."""
     lengths = np.array([len(s.words) for s in sentences])
-    other: list[int | None] = [None] * len(lengths)
+    other = np.zeros_like(lengths)
     order = np.random.default_rng(0).permutation(len(lengths))
     for n in np.unique(lengths):
         group = order[lengths[order] == n]
-        if len(group) > 1:
-            for sentence, following in zip(group.tolist(), np.roll(group, -1).tolist(), strict=True):
-                other[sentence] = following
-    return other
+        other[group] = np.roll(group, -1)
+    return list(map(int, other))

@@ -70,31 +70,31 @@ class Curvature(Observer):
     recorded = (
         Quantity(
             "eigenvalue",
-            "Eigenvalue of the Hessian, by rank from the largest.",
+            "Eigenvalue of the loss's Hessian, ranked from the largest.",
             "nats",
             tags=("<index>",),
             panel="eigenvalues",
             short="largest eigenvalues",
             lines="index",
         ),
-        Quantity("trace", "Trace of the Hessian, estimated.", "nats", panel="curvature"),
-        Quantity("trace_error", "Standard error of the trace over random vectors.", "nats", low=0.0),
+        Quantity("trace", "Estimated trace of the loss's Hessian.", "nats", panel="curvature"),
+        Quantity("trace_error", "Standard error of the trace, over random vectors.", "nats", low=0.0),
         Quantity("gradient_norm", "Norm of the gradient of the mean loss.", "nats", low=0.0),
         Quantity(
             "gradient_curvature",
-            "gᵀHg / gᵀg along the gradient g.",
+            "gᵀHg / gᵀg for the gradient g and the Hessian H.",
             "nats",
             panel="curvature",
             short="along the gradient,\ngᵀHg / gᵀg",
         ),
         Quantity(
             "critical_sharpness_<direction>",
-            "2 / η, for the shortest step η along the direction that does not lower the loss.",
+            "2 / η; η is the shortest step along the direction that does not lower the loss.",
             "nats",
             low=0.0,
             panel="curvature",
         ),
-        Quantity("loss", "Mean token loss, of which these are derivatives.", "nats", low=0.0, better="lower"),
+        Quantity("loss", "Mean token loss of the probe set.", "nats", low=0.0, better="lower"),
     )
 
     def check_module(self, module: nn.Module) -> None:

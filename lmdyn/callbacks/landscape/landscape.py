@@ -108,7 +108,7 @@ class Landscape(Observer):
     recorded = (
         _of_pair(
             "barrier",
-            "Highest rise of the loss above the line between its ends.",
+            "Largest excess of the loss over the interpolation between both ends.",
             "nats",
             low=0.0,
             panel="barriers",
@@ -116,19 +116,19 @@ class Landscape(Observer):
         ),
         _of_pair("barrier_low", "Lower end of the barrier's interval over text.", "nats", low=0.0),
         _of_pair("barrier_high", "Upper end of the barrier's interval over text.", "nats"),
-        _of_pair("rise", "The same between the ends: below 0 if the loss is lower there.", "nats"),
+        _of_pair("rise", "Largest excess of the loss strictly between the ends; can be below 0.", "nats"),
         _of_pair("rise_low", "Lower end of the rise's interval over text.", "nats"),
         _of_pair("rise_high", "Upper end of the rise's interval over text.", "nats"),
         _of_pair("distance", "Euclidean distance of all weights from the reference.", low=0.0),
-        _of_pair("cosine", "Cosine of all weights and those of the reference.", low=-1.0, high=1.0),
+        _of_pair("cosine", "Cosine between all weights and those of the reference.", low=-1.0, high=1.0),
         Quantity("line_loss", "Mean token loss at a position on the line.", "nats", low=0.0, tags=()),
-        Quantity("plane_loss", "Mean token loss at a position of the plane.", "nats", low=0.0, tags=()),
+        Quantity("plane_loss", "Mean token loss at a position in the plane.", "nats", low=0.0, tags=()),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError("expected a reference or a plane, got neither")
+            raise ValueError("expected a `reference` or a `plane`, got neither")
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
@@ -202,10 +202,8 @@ class Landscape(Observer):
                     place = {"reference": " ".join(filter(None, (name, part))), "units": units}
                     yield from self._line(module, start, own, place, step)
         if self.plane:
-            plane, side = (
-                random_plane(own, self.seed),
-                np.linspace(-self.extent, self.extent, self.plane_size),
-            )
+            plane = random_plane(own, self.seed)
+            side = np.linspace(-self.extent, self.extent, self.plane_size)
             for x, y in product(side.tolist(), repeat=2):
                 sums, tokens = self._sums(module, plane.at(x, y))
                 yield {"x": f"{x:.9g}", "y": f"{y:.9g}"}, {"plane_loss": sums.sum() / tokens.sum()}

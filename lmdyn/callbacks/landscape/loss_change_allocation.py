@@ -117,8 +117,8 @@ class LossChangeAllocation(Observer):
         _nats("loss_change", "Loss at this step less the loss at the start of the interval."),
         _nats(
             "allocation",
-            "Share of the change of the loss: of a layer, an application or a parameter, of a class of tokens, or of a "
-            "class of rows of the embedding; below 0 it helps.",
+            "Part of loss_change that a layer, an application, a parameter or a class of rows of the embedding causes, "
+            "for all tokens or for a class of tokens; below 0, it lowers the loss.",
             tags=_FORMS,
             panel="by_layer",
             short="sum of the shares",
@@ -126,31 +126,31 @@ class LossChangeAllocation(Observer):
         ),
         _nats(
             "first_order",
-            "The same to first order: gradient at the start times difference.",
+            "First order of the allocation: gradient at the start times difference of the weights.",
             tags=("", *_FORMS),
         ),
-        _nats("residual", "Error of the quadrature: all allocations less the change of the loss."),
+        _nats("residual", "Error of the quadrature: sum of all allocations less loss_change."),
         _share(
             "allocation_error",
-            "Estimated error of the allocations, in that of their sizes, both without signs: of entries or of what is "
-            "recorded, the larger one.",
+            "Estimated absolute error of the allocations, divided by their absolute sum: of entries or of what is "
+            "recorded, whichever is larger.",
         ),
         _nats(
-            "gross_change", "Changes of the loss at the updates of a path, without signs.", low=0.0, tags=()
+            "gross_change", "Sum of the loss's absolute changes at the updates of a path.", low=0.0, tags=()
         ),
-        _nats("gross_residual", "Residuals of these updates, without signs.", low=0.0, tags=()),
+        _nats("gross_residual", "Sum of the absolute residuals at the updates of a path.", low=0.0, tags=()),
         _share(
             "helping_share",
-            "Entries of the parameters with an allocation below 0, of those with one.",
+            "Entries of the parameters with an allocation below 0, among those with a nonzero one.",
             high=1.0,
             tags=("", "<site>"),
             panel="helping",
             short="entries that help",
             where=_LAYERS,
         ),
-        _number("updates", "Updates from the start of the interval."),
-        _number("points", "Gradients of the quadrature, over all lines."),
-        _number("class_tokens", "Tokens of the class in the probe set."),
+        _number("updates", "Number of updates since the start of the interval."),
+        _number("points", "Number of gradients that the quadrature took, over all lines."),
+        _number("class_tokens", "Number of tokens of the class in the probe set."),
     )
 
     def __post_init__(self) -> None:
@@ -165,8 +165,8 @@ class LossChangeAllocation(Observer):
         """Check where the start of an interval comes from; determine the classes of tokens."""
         if self.allocation == "path" and not self.run.live:
             raise ValueError(
-                f"{self.name}: allocation 'path' follows each update, which a replay does not know: observe it during "
-                "training, leave it out (`--only`), or set `allocation: chord`"
+                f"{self.name}: allocation 'path' follows each update, which a replay does not know: attach it to the "
+                "training, name the other observers by `--only`, or set `allocation: chord`"
             )
         if self.allocation == "chord" and self.run.live and self.run.checkpoint_folder is None:
             raise ValueError(
@@ -198,8 +198,8 @@ class LossChangeAllocation(Observer):
         """Find the layers; raise an error for sharded weights or running statistics."""
         if is_sharded(module):
             raise ValueError(
-                f"{self.name}: the weights of {type(module).__name__} are sharded over ranks, which have no whole "
-                "gradients: replay with `allocation: chord` after training, `lmdyn analyze`"
+                f"{self.name}: {type(module).__name__} is sharded, so no rank has whole gradients: observe the "
+                "checkpoints by `lmdyn analyze` with `allocation: chord`"
             )
         if normed := running_statistics(module):
             raise ValueError(
@@ -213,7 +213,7 @@ class LossChangeAllocation(Observer):
         if self.allocation == "path":
             report(
                 self.name,
-                "each update is followed: two gradients of the probe set, or more, in addition to its own",
+                "each update costs two gradients of the probe set, or more, in addition to the update itself",
             )
 
     def _find_parameters(self, module: nn.Module) -> None:
@@ -282,9 +282,9 @@ class LossChangeAllocation(Observer):
         if sums.void:
             remedy = "; save checkpoints at more steps" if self.allocation == "chord" else ""
             why = (
-                f"the shares add up to {sums.total:.3g} nats, and the loss changes by {sums.loss_change:.3g} (without "
-                f"signs, residuals of {sums.gross_residual:.3g} and changes of {sums.gross_change:.3g}; estimated "
-                f"error of the shares {sums.relative_error:.2g} of them): they are void{remedy}"
+                f"the shares add up to {sums.total:.3g} nats, but the loss changes by {sums.loss_change:.3g} (absolute "
+                f"sums: residuals {sums.gross_residual:.3g}, changes {sums.gross_change:.3g}; estimated relative "
+                f"error of the shares {sums.relative_error:.2g}): the shares are NaN{remedy}"
             )
         return tabulate(self._rows(sums, loss, updates, text), self.columns, self.name, step, why)
 

@@ -1,7 +1,7 @@
 """Amounts of data in a probe set, counted up to a limit, and widths of a module's sites."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,15 +9,6 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, device_of
-
-
-class Batched(Protocol):
-    """Interface of a probe set for this file."""
-
-    loader: Any
-
-    def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
-        """Yield its batches."""
 
 
 def _mask(batch: Batch) -> Tensor:
@@ -29,7 +20,7 @@ def _mask(batch: Batch) -> Tensor:
     return torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else torch.zeros(0).bool()
 
 
-def count_tokens(probe: Batched, enough: int | None = None) -> int:
+def count_tokens(probe: Any, enough: int | None = None) -> int:
     """Count the tokens of a probe set without padding, up to ``enough``, which is then returned.
 
     Example:
@@ -45,7 +36,13 @@ def count_tokens(probe: Batched, enough: int | None = None) -> int:
     return tokens
 
 
-def count_types(probe: Batched, key: str, enough: int, least: int = 1, leave_out: Sequence[int] = ()) -> int:
+def add_counts(counts: Tensor, ids: Tensor, size: int = 0) -> Tensor:
+    """Return how often each id occurs, added to earlier counts; of at least ``size`` ids."""
+    new = torch.bincount(ids, minlength=max(len(counts), size))
+    return new + torch.nn.functional.pad(counts, (0, len(new) - len(counts)))
+
+
+def count_types(probe: Any, key: str, enough: int, least: int = 1, leave_out: Sequence[int] = ()) -> int:
     """Count different token ids that occur at least ``least`` times under a key, up to ``enough``."""
     counts = torch.zeros(0, dtype=torch.int64)
     found = 0
@@ -56,18 +53,15 @@ def count_types(probe: Batched, key: str, enough: int, least: int = 1, leave_out
         held = ids[ids >= 0].flatten().cpu()
         if not held.numel():
             continue
-        size = max(len(counts), int(held.max()) + 1)
-        counts = torch.cat([counts, counts.new_zeros(size - len(counts))]) + torch.bincount(
-            held, minlength=size
-        )
-        out = [i for i in leave_out if i < size]
+        counts = add_counts(counts, held)
+        out = [i for i in leave_out if i < len(counts)]
         found = int((counts >= least).sum()) - int((counts[out] >= least).sum())
         if found >= enough:
             return enough
     return found
 
 
-def count_labels(probe: Batched, keys: Sequence[str], most: int | None = None) -> dict[str, Tensor]:
+def count_labels(probe: Any, keys: Sequence[str], most: int | None = None) -> dict[str, Tensor]:
     """Count the tokens with each label, by key, in the first ``most`` tokens; empty for keys in no batch.
 
     Example:
@@ -82,10 +76,7 @@ def count_labels(probe: Batched, keys: Sequence[str], most: int | None = None) -
         for key in keys:
             labels = batch.get(key)
             if isinstance(labels, Tensor) and bool((labels >= 0).any()):
-                new = torch.bincount(labels[labels >= 0].flatten().cpu())
-                size = max(len(new), len(counts[key]))
-                parts = [torch.nn.functional.pad(c, (0, size - len(c))) for c in (counts[key], new)]
-                counts[key] = parts[0] + parts[1]
+                counts[key] = add_counts(counts[key], labels[labels >= 0].flatten().cpu())
         tokens += int(_mask(batch).sum())
         if most is not None and tokens >= most:
             break
@@ -98,7 +89,7 @@ _WIDTHS: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, dict[str, int]]
 
 def site_widths(
     module: nn.Module,
-    probe: Batched,
+    probe: Any,
     sites: Mapping[str, str],
     forward: Forward | None = None,
     *,

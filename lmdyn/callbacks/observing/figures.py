@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from pandas import DataFrame
 
-from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
+from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, label_points
 from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure, lay_out
 from lmdyn.callbacks.observing.drawing.step_axis import set_step_axis
 from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
@@ -35,7 +35,6 @@ __all__ = [
     "PlainTextFigure",
     "draw_band",
     "draw_lines",
-    "error_band",
     "for_cards",
     "from_zero",
     "in_style",
@@ -195,9 +194,7 @@ def show_heads(axes: Axes, rows: DataFrame, sites: Sequence[str], label: str = "
     """
     heads = range(int(rows["head"].max()) + 1)
     values = wide(rows, "head", "site").reindex(index=list(sites), columns=heads).to_numpy(dtype=float)
-    low, high = np.nanmin(values), np.nanmax(values)
-    high = high if high > low else low + 1  # one value has the lowest colour
-    drawn = show_image(axes, values, aspect="auto", cmap="viridis", vmin=low, vmax=high)
+    drawn = show_image(axes, values, aspect="auto", cmap="viridis")
     axes.set_xlabel("head")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.set_yticks(range(len(sites)), [site_label(site) for site in sites], fontsize=8)

@@ -5,10 +5,10 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -16,14 +16,13 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.drawing.named_charts import scalar_tags
-from lmdyn.callbacks.observing.drawing.tensorboard_lines import Charted, lines_of
+from lmdyn.callbacks.observing.drawing.step_axis import unit_of
+from lmdyn.callbacks.observing.drawing.tensorboard_lines import lines_of
 from lmdyn.callbacks.observing.figures import MOST_STEPS, for_cards, pixels, spread_out
 from lmdyn.callbacks.training.lightning_internals import logged_name
-from lmdyn.runs.schema import Quantity
 
 __all__ = [
     "LiveFigures",
-    "Published",
     "draw",
     "log_figure",
     "publish",
@@ -38,23 +37,7 @@ LogFigures = bool | Literal["every"]
 """Whether figures are drawn for loggers: at the end and seldom before it (:class:`LiveFigures`), or at every step."""
 
 
-class Published(Charted, Protocol):
-    """Interface of an observer for publishing its observations: see :class:`~lmdyn.callbacks.Observer`."""
-
-    log_figures: LogFigures
-    figure_rows: Any
-    recorded: ClassVar[tuple[Quantity, ...]]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that affect the numbers."""
-
-    @staticmethod
-    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures of all observations so far, by name."""
-
-
-def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
+def publish(observer: Any, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
     """Send an observation's scalars to every logger, and draw figures if the observer draws them at each observation.
 
     An error does not end the run: it is logged with its traceback, once for each observer and failed output. The
@@ -78,10 +61,11 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
         draw(observer, loggers, step)
 
 
-def draw(observer: Published, loggers: Sequence[Any], step: int) -> None:
+def draw(observer: Any, loggers: Sequence[Any], step: int) -> None:
     """Send figures of the observations up to a step to loggers of images, with errors as in :func:`publish`.
 
-    If there are more than 300 observations, figures show 300, evenly spaced, including the last.
+    If there are more than 300 observations, figures show 300, evenly spaced, including the last. A figure never has
+    the tag of a scalar: TensorBoard would lose the figure, and the scalar from its step on.
     """
     if not observer.log_figures or not any(map(takes_images, loggers)):
         return
@@ -95,11 +79,11 @@ def draw(observer: Published, loggers: Sequence[Any], step: int) -> None:
         )
         for kind in (True, False):
             chosen = [logger for logger in loggers if takes_images(logger) and has_cards(logger) == kind]
-            with for_cards() if kind else nullcontext():
+            with for_cards() if kind else nullcontext(), unit_of(observations):
                 figures = observer.figures(observations, observer.settings) if chosen else {}
                 for name, figure in figures.items():
                     with _survived(observer, f"figure {name!r}"):
-                        log_figure(chosen, f"{observer.name}/{name}", figure, step)
+                        log_figure(chosen, f"{observer.name}/figures/{name}", figure, step)
 
 
 @contextmanager
@@ -122,10 +106,10 @@ class LiveFigures:
     """
 
     def __init__(self) -> None:
-        self._undrawn: dict[Published, int] = {}
+        self._undrawn: dict[Any, int] = {}
         self._next = time.monotonic() + _WAIT * _FIRST_S
 
-    def observed(self, observers: Sequence[Published], loggers: Sequence[Any], step: int) -> None:
+    def observed(self, observers: Sequence[Any], loggers: Sequence[Any], step: int) -> None:
         """Note new observations; draw the figures of all observers that have any, if it is time to."""
         self._undrawn |= dict.fromkeys((o for o in observers if o.log_figures is True), step)
         if time.monotonic() >= self._next:
@@ -134,7 +118,7 @@ class LiveFigures:
                 self.finish(observer, loggers)
             self._next = time.monotonic() + _WAIT * (time.monotonic() - began)
 
-    def finish(self, observer: Published, loggers: Sequence[Any]) -> None:
+    def finish(self, observer: Any, loggers: Sequence[Any]) -> None:
         """Draw the figures of an observer, if they do not show its last observation."""
         if (step := self._undrawn.pop(observer, None)) is not None:
             draw(observer, loggers, step)
@@ -197,12 +181,12 @@ def _plot_over_steps(logger: WandbLogger, name: str) -> None:
         )
 
 
-_FAILED: WeakKeyDictionary[Published, set[str]] = WeakKeyDictionary()
+_FAILED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """By observer, the outputs that have failed before."""
 
 
 @contextmanager
-def _survived(observer: Published, what: str) -> Iterator[None]:
+def _survived(observer: Any, what: str) -> Iterator[None]:
     """Log an error in this context, the first time, instead of raising it."""
     try:
         yield

@@ -89,7 +89,7 @@ def read_module(
         _check_kind(module, probe, forward, kind, whose)
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
         raise ValueError(
-            f"{whose}: expected batches with `labels`, got {sorted(_first_batches(module, probe)[0])}; `labels: "
+            f"{whose}: expected batches with `labels`, got {', '.join(_first_batches(module, probe)[0])}; `labels: "
             "aligned` requires them: add labels, or set `labels: next` for a "
             "causal model, which uses its tokens as labels"
         )
@@ -139,22 +139,17 @@ def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) 
             )
             rows, padded = rows + len(ids), padded + int((begins | ends).sum())
     if on_padding:
-        log.warning(
-            "%s: %d of %d labels of the probe set are on padding (attention_mask 0): no observer counts them, but the "
-            "model's own loss does if it is given them: set them to -100",
+        warn(
             whose,
-            on_padding,
-            labels,
+            f"{on_padding} of {labels} labels of the probe set are on padding (attention_mask 0): no observer counts "
+            "them, but the model's own loss does if it is given them: set them to -100",
         )
     if padded:
-        log.warning(
-            "%s: %d of %d rows of the probe set begin or end in two or more padding tokens (id %d), and the batches "
-            "have no attention_mask: they count as text, whose end may be the same token; add an attention_mask, or "
-            "set their labels to -100",
+        warn(
             whose,
-            padded,
-            rows,
-            pad,
+            f"{padded} of {rows} rows of the probe set begin or end in two or more padding tokens (id {pad}), and the "
+            "batches have no attention_mask: they count as text, whose end may be the same token; add an "
+            "attention_mask, or set their labels to -100",
         )
 
 
@@ -176,7 +171,7 @@ def _check_kind(
     if kind == "masked" and is_encoder_decoder(module):
         raise ValueError(
             f"{whose}: a masked model is required, but {type(module).__name__} is an encoder-decoder, whose "
-            "decoder predicts the next of its own tokens; LearningCurves supports models of any kind"
+            "decoder predicts its own next token: use LearningCurves, which supports models of any kind"
         )
 
     def measure() -> Reading:
@@ -221,12 +216,12 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
             decision = None
         if decision is None or decision.convention != "next":
             raise ValueError(
-                f"expected `labels` in the batches, got {sorted(batches[0])}, and the model is not causal: its "
+                f"expected `labels` in the batches, got {', '.join(batches[0])}, and the model is not causal: its "
                 "predictions depend on the predicted tokens; use batches with masks and labels, such as those "
                 "of DataCollatorForLanguageModeling or PretrainingCorpus"
             )
         return replace(
-            decision, reason=f"the batches have no labels, their tokens are used: {decision.reason}"
+            decision, reason=f"the batches have no labels, so their tokens are the labels: {decision.reason}"
         )
 
     decision = _once(module, probe, "labels", forward, measure)
@@ -449,9 +444,7 @@ def _first_batches(module: Module, probe: ProbeSet) -> list[dict[str, Any]]:
         if not isinstance(labels, Tensor) or bool((labels >= 0).any()) or not number:
             batches.append(to_device(batch, device))
     if not batches or not len(text_of(batches[0])):
-        raise ValueError(
-            "the probe set is empty: expected at least one batch to observe; use other data, or a `probe`"
-        )
+        raise ValueError("the probe set is empty: use other data, or pass a `probe`")
     return batches
 
 

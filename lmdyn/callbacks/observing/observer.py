@@ -4,7 +4,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, dataclass_transform, get_args
 
 import lightning as L
@@ -50,7 +49,7 @@ from lmdyn.callbacks.observing.run import (
 )
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, shards_weights, tree_leaves
 from lmdyn.callbacks.training.modes import refuse_mode
-from lmdyn.callbacks.training.resume import at_epoch_start
+from lmdyn.callbacks.training.resume import at_epoch_start, is_due
 from lmdyn.callbacks.training.updates import count_updates, updates
 from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.schedule import Progress, Steps
@@ -149,8 +148,6 @@ class Observer(L.Callback, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if isinstance(figures := vars(cls).get("figures"), (classmethod, staticmethod)):
-            cls.figures = type(figures)(_or_none(figures.__func__))  # type: ignore[assignment]
         if "__init__" in vars(cls):
             cls.__init__ = recording_arguments(cls.__init__)  # type: ignore[method-assign]
         elif not hasattr(cls.__init__, "__wrapped__"):  # no class before has a constructor of its own
@@ -345,20 +342,21 @@ class Observer(L.Callback, ABC):
         """Data of the observer: its ``probe``, even if empty, otherwise the run's own data."""
         return self.probe if self.probe is not None else self.run.datamodule
 
-    def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
-        """Return a split of the observer's data: of its ``probe``, or of the run's own data."""
-        loader = split_loader(self.data, split, self.name, chosen=split == self.split)
+    def part(self, split: str, max_tokens: int | None = None, data: Any = None) -> ProbeSet:
+        """Return a split of the observer's data, its ``probe`` or the run's own data, or of other data."""
+        data = self.data if data is None else data
+        loader = split_loader(data, split, self.name, chosen=split == self.split)
         given = ProbeSet(
             loader,
             max_tokens=max_tokens,
-            identity=(id(self.data), split),
+            identity=(id(data), split),
             names=self.batch,
             labels=self.convention or "aligned",
             decodes=self._decodes,
         )
-        given.data = self.data
+        given.data = data
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
-            report(self.name, f"batch_size has changed; {split} data is observed in the previous batches")
+            report(self.name, f"batch_size has changed: {split} data keeps its earlier batches")
         return part
 
     @property
@@ -447,7 +445,7 @@ class Observer(L.Callback, ABC):
         declared = declared_labels(self._probe_set)
         if given != "auto" and declared not in (None, given):
             raise ValueError(
-                f"{self.name}: expected labels {declared!r}, as the data declares, got {given!r}: remove the setting"
+                f"{self.name}: expected labels {declared!r}, as the data declares, got {given!r}: remove `labels`"
             )
         self.convention = self.convention or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
@@ -474,7 +472,7 @@ class Observer(L.Callback, ABC):
         refuse_mode(pl_module)
         if not self.sharded and trainer.world_size > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
-                f"{self.name}: {NOT_SHARDED}: remove it, and replay it after training by `lmdyn analyze`"
+                f"{self.name}: {NOT_SHARDED}: remove the observer, and replay it after training by `lmdyn analyze`"
             )
         if device_of(pl_module) == trainer.strategy.root_device:  # otherwise it is moved there later
             self.bind(pl_module)
@@ -492,7 +490,8 @@ class Observer(L.Callback, ABC):
 
         # each observer on its own: the others have not checked their existing observations yet
         def due(o: Observer) -> bool:
-            return (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs))
+            now = is_due(trainer, o.schedule) or (epoch_end and o.schedule.epochs)
+            return (step == 0 or o is self) and now
 
         observe_due(_observers(trainer), trainer, pl_module, due)
 
@@ -515,8 +514,8 @@ class Observer(L.Callback, ABC):
     ) -> None:
         """Observe if the schedule contains this step."""
         step = updates(trainer)
-        if self.seen_step != step and step in self.schedule:
-            observe_due(_observers(trainer), trainer, pl_module, lambda o: step in o.schedule)
+        if self.seen_step != step and is_due(trainer, self.schedule):
+            observe_due(_observers(trainer), trainer, pl_module, lambda o: is_due(trainer, o.schedule))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe if epochs are scheduled."""
@@ -536,11 +535,6 @@ class Observer(L.Callback, ABC):
             for observer in _observers(trainer):
                 observer.ensure_bound(pl_module)
             observe_due(_observers(trainer), trainer, pl_module, lambda o: 0 in o.schedule or o.schedule.last)
-
-
-def _or_none(figures: Callable[..., dict[str, Figure] | None]) -> Callable[..., dict[str, Figure]]:
-    """Return the function that draws no figures where a user's own returns None."""
-    return wraps(figures)(lambda *args, **kwargs: figures(*args, **kwargs) or {})
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:

@@ -121,12 +121,10 @@ def _figures_of(
             if over and len(held):
                 known = sorted(held[facet.by].dropna().unique())
                 facets.append(replace(facet, lines=fig.spread_out(known, fig.MOST_LINES)))
-            elif lines != "site" and len(
-                held
-            ):  # at most as many as colours distinguish, by their last values
-                last = held.sort_values("step", kind="stable").groupby(lines, observed=True)["value"].last()
-                near = fig.portions(list(last.sort_values().index))
-                facets += [replace(facet, lines=[line for line in names if line in part]) for part in near]
+            elif lines != "site" and len(held):  # at most as many as colours distinguish
+                there = set(held[lines])
+                parts = fig.portions([line for line in names if line in there])
+                facets += [replace(facet, lines=part) for part in parts]
             elif len(held):
                 facets.append(facet)
     parts = fig.portions(facets, _MOST_PANELS) if facets else []
@@ -203,9 +201,8 @@ def _numbered(rows: DataFrame) -> str | None:
 
 
 def _draw_bands(ax: Axes, finite: DataFrame, facet: _Facet, looks: Mapping[Any, Any]) -> None:
-    """Draw intervals, or two standard errors to both sides: of correlations, those of Fisher's z."""
+    """Draw intervals, or two standard errors to both sides, within the quantity's range."""
     of = facet.quantity
-    scale = "fisher" if (of.low, of.high) == (-1, 1) else "plain"
     ends = {end: facet.rows(finite, end) for end in ("_error", "_low", "_high")}
     if not any(map(len, ends.values())):
         return
@@ -218,7 +215,8 @@ def _draw_bands(ax: Axes, finite: DataFrame, facet: _Facet, looks: Mapping[Any, 
             both = low[name][steps].to_numpy(), high[name].reindex(steps).to_numpy()
         elif name in error:
             steps = error[name].dropna().index
-            both = fig.error_band(middle[name].reindex(steps), error[name][steps], scale)
+            mean, width = middle[name].reindex(steps), 2 * error[name][steps]
+            both = (mean - width).to_numpy(), (mean + width).to_numpy()
         else:
             continue
         below, above = (np.clip(end, of.low, of.high) for end in both)
@@ -234,8 +232,8 @@ def _floors(finite: DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[D
         at = select(rows, **{column: value})
         rows = at if len(at) else rows
     places = ["site", *group_columns(rows)]
-    each = (course for _, course in rows.groupby(places, observed=True, dropna=False, sort=False))
-    return [*{tuple(course["value"].round(3)): course.sort_values("step") for course in each}.values()]
+    each = rows.sort_values("step").groupby(places, observed=True, dropna=False, sort=False)
+    return [course for _, course in each]
 
 
 def _scale(ax: Axes, quantity: Quantity, values: "pd.Series[float]") -> None:

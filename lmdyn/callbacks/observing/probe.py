@@ -220,9 +220,7 @@ class ProbeSet:
             if i % world_size == rank:
                 rows = documents_of(batch)
                 if rows is not batch:
-                    report(
-                        "probe set", "rows hold several documents (position_ids): each is observed as a row"
-                    )
+                    report("probe set", "documents that share a row (position_ids) become separate rows")
                 if _is_padded_on_the_left(rows):
                     report(
                         "probe set",
@@ -270,15 +268,6 @@ def text_digest(probe: ProbeSet | None, module: Module) -> str | None:
     ]
 
 
-class HasParts(Protocol):
-    """Interface of an attached observer for :class:`TrainingPart`."""
-
-    name: str
-
-    def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
-        """Return a split of its data."""
-
-
 class TrainingPart:
     """The training split of an observer's data, with the same batches at each observation.
 
@@ -290,9 +279,9 @@ class TrainingPart:
         ValueError: if the data has no training split, or if there are fewer rows than ranks.
     """
 
-    def __init__(self, observer: HasParts, batch_rows: int) -> None:
+    def __init__(self, observer: Any, batch_rows: int) -> None:
         self._observer = observer
-        self._part = observer.part("train")
+        self._part: ProbeSet = observer.part("train")
         if (ranks := rank_and_world_size()[1]) > batch_rows:
             raise ValueError(
                 f"{observer.name}: batch_rows is {batch_rows}: expected at least one for each of {ranks} ranks"
@@ -310,7 +299,8 @@ class TrainingPart:
 
     def open(self) -> ProbeSet:
         """Return the batches from the first on."""
-        return self._observer.part("train") if self._reopen else self._part
+        again: ProbeSet = self._observer.part("train") if self._reopen else self._part
+        return again
 
 
 def texts_of(train: ProbeSet, masked: bool) -> Iterator[Any]:
@@ -355,7 +345,7 @@ def _is_padded_on_the_left(batch: Batch) -> bool:
 def _count_tokens(batch: Batch) -> int:
     tensor = batch.get("labels", batch.get("input_ids"))
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"expected `labels` or `input_ids` in the batch, got {sorted(batch)}")
+        raise ValueError(f"expected `labels` or `input_ids` in the batch, got {', '.join(sorted(batch))}")
     return int((tensor != -100).sum())
 
 
@@ -395,8 +385,10 @@ def probe_pass(
     rank, world_size = rank_and_world_size()
     read = Reader(module, forward)
     gradients = any(w.gradients for w in watches)
-    sites, site_keys = _united([w.sites for w in watches])
-    attention_sites, attention_keys = _united([w.attention_sites for w in watches])
+    sites, attention_sites = (
+        {path: path for paths in of for path in paths.values()}
+        for of in ([w.sites for w in watches], [w.attention_sites for w in watches])
+    )
     with capture(module, sites, attention_sites=attention_sites, gradients=gradients) as seen:
         start = torch.zeros(0, dtype=torch.int64)
         for number, (batch, before) in enumerate(_in_step(module, probe, rank, world_size)):
@@ -418,14 +410,14 @@ def probe_pass(
                 _losses_once(logits.detach(), batch, losses),
             )  # fmt: skip
             with torch.no_grad():
-                for watch, own, own_attention in zip(watches, site_keys, attention_keys, strict=True):
+                for watch in watches:
                     if watch.max_tokens is not None and before >= watch.max_tokens:
                         continue
                     view = replace(
                         whole,
-                        activations=_named(whole.activations, own),
-                        gradients=_named(whole.gradients, own),
-                        attentions=_named(whole.attentions, own_attention),
+                        activations=_named(whole.activations, watch.sites),
+                        gradients=_named(whole.gradients, watch.sites),
+                        attentions=_named(whole.attentions, watch.attention_sites),
                     )
                     watch.consumer.update(view)
             start = start + length
@@ -440,32 +432,13 @@ def _losses_once(logits: Tensor, batch: Batch, known: Tensor | None) -> Callable
     return cache(lambda: token_losses(logits.float(), labels_of(batch)))
 
 
-def _united(mappings: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return all sites of a pass by unique keys, and for each consumer the keys of its names.
-
-    The key is the name; if a name denotes several paths, those after the first have a number.
-    """
-    united: dict[str, str] = {}
-    keys: list[dict[str, str]] = []
-    for mapping in mappings:
-        own: dict[str, str] = {}
-        for name, path in mapping.items():
-            key, number = name, 1
-            while united.setdefault(key, path) != path:
-                number += 1
-                key = f"{name} ({number})"
-            own[name] = key
-        keys.append(own)
-    return united, keys
-
-
-def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str, Tensor]:
+def _named(captured: Mapping[str, Tensor], paths: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the captured tensors of a consumer's sites by its names; ``name@i`` is the i-th run of a module."""
     return {
-        name + found.removeprefix(key): tensor
-        for name, key in keys.items()
+        name + found.removeprefix(path): tensor
+        for name, path in paths.items()
         for found, tensor in captured.items()
-        if found.partition("@")[0] == key
+        if found.partition("@")[0] == path
     }
 
 

@@ -26,12 +26,14 @@ __all__ = [
     "AnnotatedText",
     "Contract",
     "FineTuningTasks",
+    "HasChoices",
     "HasFacts",
     "HasFingerprint",
     "HasLabelConvention",
     "HasLabelNames",
     "HasObjective",
     "HasPairs",
+    "HasReadingTimes",
     "HasSplits",
     "HasTestPart",
     "HasTokenCounts",
@@ -352,7 +354,7 @@ class FineTuningTasks(Protocol):
         """Tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
 
 
-@Contract("datamodule", "minimal pairs", ("PairFiles",))
+@Contract("datamodule", "minimal pairs", ("GrammarPairs", "PairFiles"))
 class HasPairs(Protocol):
     """Pairs of sentences, of which a model should prefer the first.
 
@@ -365,6 +367,40 @@ class HasPairs(Protocol):
 
         ``file`` and ``line`` are where errors say the pair is.
         """
+
+
+@Contract("datamodule", "choices", ("ChoiceFiles",))
+class HasChoices(Protocol):
+    """Options of multiple-choice items, of which one is right.
+
+    Required by Choices.
+    """
+
+    @property
+    def choices(self) -> pd.DataFrame:
+        """A row for each option: ``item``, ``option``, ``text``, ``begin``, ``right``, ``group``.
+
+        ``file`` and ``line`` are where errors say the item is.
+        """
+
+
+@Contract("datamodule", "reading times", ("ReadingFiles",))
+class HasReadingTimes(Protocol):
+    """Times in which people read the words of texts.
+
+    Required by Reading.
+    """
+
+    @property
+    def reading_times(self) -> pd.DataFrame:
+        """A row for each observed word: ``text``, ``index``, ``word``, ``item``, ``subject``, predictors, times.
+
+        ``file`` and ``line`` are where errors say the word is.
+        """
+
+    @property
+    def times(self) -> Sequence[str]:
+        """Names of the columns of times."""
 
 
 PARTS: Mapping[str, type[Any]] = {
@@ -476,9 +512,7 @@ def unmet_needs(
     """
     given = {"datamodule": datamodule, "loader": loader}
     asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
-    owner = type(
-        loader if datamodule is None else datamodule
-    ).__name__  # of its loaders, a user knows no class
+    owner = type(loader if datamodule is None else datamodule).__name__  # a user knows no class of loaders
     return [
         UnmetNeed(whose, protocol, owner, missing)
         for protocol, data in asked

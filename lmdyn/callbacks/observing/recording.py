@@ -1,7 +1,7 @@
 """Observation with several observers at one step: shared passes, storage and logging."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import lightning as L
@@ -9,31 +9,13 @@ from pandas import DataFrame
 from torch.nn import Module
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.loggers import LiveFigures, Published, publish
+from lmdyn.callbacks.observing.loggers import LiveFigures, publish
 from lmdyn.callbacks.training.lightning_internals import continues_from, write_out
 from lmdyn.callbacks.training.resume import progress
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.runs.schedule import Progress
 
 _RECORDINGS: "WeakKeyDictionary[L.Trainer, Recording]" = WeakKeyDictionary()
-
-
-class Recorded(Published, Protocol):
-    """Interface of an observer for observation: see :class:`~lmdyn.callbacks.Observer`."""
-
-    @property
-    def pass_key(self) -> Hashable:
-        """Key of the pass: observers with equal keys are measured together."""
-
-    @staticmethod
-    def measure_together(observers: Sequence[Any], module: Module, step: int) -> list[DataFrame]:
-        """Measure with observers of one key."""
-
-    def ensure_bound(self, module: Module) -> None:
-        """Determine how to read the module, if this has not been done."""
-
-    def observe(self, module: Module, step: int | Progress, passes: "Passes | None" = None) -> DataFrame:
-        """Make one observation."""
 
 
 class Passes:
@@ -44,15 +26,15 @@ class Passes:
         module: the module, to which all are bound first: this determines which share a pass, and how it is read.
     """
 
-    def __init__(self, observers: Sequence[Recorded], module: Module) -> None:
-        self._groups: dict[Hashable, list[Recorded]] = {}
+    def __init__(self, observers: Sequence[Any], module: Module) -> None:
+        self._groups: dict[Hashable, list[Any]] = {}
         for observer in observers:
             observer.ensure_bound(module)
         for observer in observers:
             self._groups.setdefault(observer.pass_key, []).append(observer)
         self._tables: dict[int, DataFrame] = {}
 
-    def table(self, observer: Recorded, module: Module, step: int) -> DataFrame:
+    def table(self, observer: Any, module: Module, step: int) -> DataFrame:
         """Return the measurement of one of the observers."""
         if id(observer) not in self._tables:
             group = self._groups[observer.pass_key]
@@ -61,7 +43,7 @@ class Passes:
         return self._tables.pop(id(observer))
 
 
-def observe_together(observers: Sequence[Recorded], module: Module, step: int | Progress) -> list[DataFrame]:
+def observe_together(observers: Sequence[Any], module: Module, step: int | Progress) -> list[DataFrame]:
     """Observe ``module`` with several observers, with shared passes if possible. Values equal those of each alone.
 
     Args:
@@ -77,7 +59,7 @@ def observe_together(observers: Sequence[Recorded], module: Module, step: int | 
 
 
 def record(
-    observers: Sequence[Recorded],
+    observers: Sequence[Any],
     module: Module,
     at: Progress,
     loggers: Sequence[Any],
@@ -145,7 +127,7 @@ class Recording:
         if self._figures is not None:
             self._figures.observed(now, self.loggers, step)
 
-    def finish(self, observer: Recorded) -> None:
+    def finish(self, observer: Any) -> None:
         """Draw the figures of an observer at the end of training."""
         if self._figures is not None:
             self._figures.finish(observer, self.loggers)
@@ -160,13 +142,13 @@ def observe_due(
     recording.observe(observers, module, updates(trainer), lambda: progress(trainer), due)
 
 
-def finish_figures(observer: Recorded, trainer: L.Trainer) -> None:
+def finish_figures(observer: Any, trainer: L.Trainer) -> None:
     """Draw the figures of an observer at the end of training."""
     if trainer in _RECORDINGS:
         _RECORDINGS[trainer].finish(observer)
 
 
-def check_names(observers: Sequence[Recorded]) -> None:
+def check_names(observers: Sequence[Any]) -> None:
     """Raise an error for observers that would share a folder.
 
     Raises:

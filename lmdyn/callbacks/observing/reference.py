@@ -103,7 +103,7 @@ class Checkpoint(Reference):
         folder = path if published else path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
             log.warning(
-                "reference %s: %s, so it is not checked that token ids denote the same words in both models",
+                "reference %s: %s, so lmdyn cannot check that token ids denote the same words in both models",
                 path, "this run has no tokenizer" if run.tokenizer is None else f"{folder} does not exist",
             )  # fmt: skip
             return
@@ -111,7 +111,7 @@ class Checkpoint(Reference):
         if theirs != run.tokenizer.get_vocab():
             raise ValueError(
                 f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "
-                f"{len(run.tokenizer)}), but models are compared token by token: train it with this run's, "
+                f"{len(run.tokenizer)}), but models are compared token by token: train the reference with this run's, "
                 "`data.init_args.tokenizer: RUN/tokenizer`"
             )
 
@@ -344,9 +344,9 @@ def report_past(name: str, what: str, run: Run) -> bool:
     """Report from which of its own checkpoints a run's lines or distances are; return whether it saves any."""
     without_first = bool(run.checkpoints) and 0 not in (run.checkpoints or ())
     saved = without_first or not run.live or run.checkpoint_folder is not None
-    first = "" if without_first else "the checkpoint of step 0 and "
-    left_out = f"are left out: the run saves no checkpoints; {SAVE_WEIGHTS}"
-    report(name, f"{what} {f'are those from {first}the preceding one' if saved else left_out}")
+    past = f"{'' if without_first else 'the checkpoint of step 0 and '}the preceding checkpoint"
+    left_out = f"{what} are left out: the run saves no checkpoints; {SAVE_WEIGHTS}"
+    report(name, f"the references of {what} are {past}" if saved else left_out)
     return saved
 
 
@@ -387,5 +387,5 @@ def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[s
                 raise ValueError(f"two references have the name {name!r}: give each its own name")
             named[name] = part
     if not named:
-        raise ValueError("expected at least one reference, got none: name one")
+        raise ValueError("expected at least one reference, got none: set `reference`")
     return named

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, What
 from lmdyn.callbacks.observing.memory import most_allocated
 from lmdyn.callbacks.observing.module_reading import read_module
@@ -50,6 +50,7 @@ def requirements(
         All findings, in the order in which an observer checks; data of the wrong kind hides findings about its content.
 
     Example:
+        >>> import torch
         >>> from lmdyn.callbacks import LearningCurves
         >>> ids = torch.arange(6)[None]
         >>> batch = {"input_ids": ids, "labels": ids.roll(-1)}
@@ -164,23 +165,15 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
         return []
     batch = next(iter(observer.probe_set.batches()), None)
     if batch is None:
-        raise ValueError(
-            "the probe set is empty: pass a `probe` or validation data with batches to the observer"
-        )
+        raise ValueError("the probe set is empty: pass a `probe`, or validation data")
     if isinstance(observer, StreamingObserver):
         watch = observer.watch(module, 0)
         taken = most_allocated(
             lambda: probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
         )
-        shape = " × ".join(map(str, _shape(batch)))
+        shape = " × ".join(map(str, text_of(batch).shape))
         return [Cost(f"a batch of {shape} tokens", taken, "make the batches of its data smaller")]
     return []
-
-
-def _shape(batch: Any) -> tuple[int, ...]:
-    """Return the shape of the ids, or of the first tensor."""
-    first = next((v for v in batch.values() if isinstance(v, Tensor)), torch.zeros(0))
-    return tuple(batch.get("input_ids", first).shape)
 
 
 def _findings(what: What, error: Exception, name: str) -> list[Finding]:

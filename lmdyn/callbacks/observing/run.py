@@ -126,7 +126,7 @@ def open_data(
     if offers(data, HasTokenizer):
         if run.tokenizer is None:
             raise ValueError(
-                f"{whose} requires the run's tokenizer, but neither the datamodule nor the module has a `tokenizer`"
+                f"{whose} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
             )
         data.tokenizer = run.tokenizer
     if rank_zero:

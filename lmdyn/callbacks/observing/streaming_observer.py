@@ -133,16 +133,10 @@ class StreamingObserver(Observer, ABC):
     def _all_paths(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         if not self.watches:
             return self.sites, self.attention_sites
-        sites, attention = (
-            {
-                n: path
-                for w in self.watches
-                if w.attention is which
-                for n, path in self.paths(w.argument).items()
-            }
-            for which in (False, True)
-        )
-        return sites, attention
+        found: dict[bool, dict[str, str]] = {False: {}, True: {}}
+        for watched in self.watches:
+            found[watched.attention] |= self.paths(watched.argument)
+        return found[False], found[True]
 
     def check_module(self, module: Module) -> None:
         """Find the sites; raise an error for paths that are not modules, or equal names of different sites."""
@@ -154,7 +148,7 @@ class StreamingObserver(Observer, ABC):
             self.find_sites(module, watched)
         names = [name for w in self.watches if not w.attention for name in self.paths(w.argument)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{self.name}: expected different names of different sites, got {twice} twice")
+            raise ValueError(f"{self.name}: expected different names of sites, got {', '.join(twice)} twice")
         sites, attention = self._all_paths()
         resolve_sites(module, {**sites, **attention})
         self._switches_attention = bool(attention) and switches_attention(module)
@@ -190,7 +184,5 @@ class _PassSums:
         observer = self._observer
         self._sums.reduce()
         if not any(gather(self._batches)):
-            raise ValueError(
-                f"{observer.name}: the probe set is empty: expected at least one batch to observe"
-            )
+            raise ValueError(f"{observer.name}: the probe set is empty: pass another `probe`")
         return tabulate(observer.rows(self._sums), observer.columns, observer.name, self._step)

@@ -110,7 +110,7 @@ def tabulate(
     table = pd.concat(parts, ignore_index=True) if parts else DataFrame()
     if unknown := [str(c) for c in table.columns if c not in columns]:
         raise ValueError(
-            f"{name}: its rows have {', '.join(unknown)}, which it does not declare: add them to `columns`, as in "
+            f"{name}: the observer's rows have undeclared columns {', '.join(unknown)}: add them to `columns`, as in "
             f"columns = {{{unknown[0]!r}: int}}"
         )
     table = table.reindex(columns=columns)

@@ -12,6 +12,7 @@ from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.analysis.words.frequency_cells import BLOCKS, LEAST_BLOCKS, frequency_ranks
+from lmdyn.callbacks.observing.amounts import add_counts
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import report, warn
@@ -41,7 +42,7 @@ FrequencySource = Literal["train", "probe"]
 def _known_source(observer: Observer) -> FrequencySource:
     if observer.run.token_counts is not None:
         return "train"
-    report(observer.name, "there are no training counts of tokens: they are counted in the probe set")
+    report(observer.name, "training counts of tokens are unknown: tokens are counted in the probe set")
     return "probe"
 
 
@@ -68,14 +69,12 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         targets = batch.get("labels", batch.get("input_ids"))
         if not isinstance(targets, Tensor):
             raise ValueError(
-                f"{observer.name}: expected batches with labels or input_ids, got {sorted(batch)}"
+                f"{observer.name}: expected batches with labels or input_ids, got {', '.join(sorted(batch))}"
             )
         if targets.is_floating_point():
             raise ValueError(f"{observer.name}: expected integer token ids as labels, got {targets.dtype}")
-        labels = targets[targets >= 0].cpu()
-        size = max(len(counts), _ids_of(batch))  # tokens that are read but never predicted have the count 0
-        counts = torch.cat([counts, counts.new_zeros(size - len(counts))])
-        counts += torch.bincount(labels, minlength=size)
+        # tokens that are read but never predicted have the count 0
+        counts = add_counts(counts, targets[targets >= 0].cpu(), _ids_of(batch))
     return counts
 
 
@@ -152,7 +151,7 @@ def check_bands(starts: Sequence[int]) -> tuple[int, ...]:
         ValueError: if they do not increase from above 1.
     """
     if any(a >= b for a, b in pairwise((1, *starts))):
-        raise ValueError(f"bands are {tuple(starts)}: expected increasing frequency ranks above 1")
+        raise ValueError(f"bands are {list(starts)}: expected increasing frequency ranks above 1")
     return tuple(starts)
 
 
@@ -178,8 +177,8 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
     if missing := [layer for layer in layers if layer not in known]:
         near = did_you_mean(missing[0], known) or ";"
         raise ValueError(
-            f"{observer.name}: the probe set has no layers {missing}{near} it has {sorted(known)}: choose among "
-            "these with `layers:`, or add a `tagger` to the datamodule"
+            f"{observer.name}: the probe set has no layers {', '.join(missing)}{near} it has {', '.join(known)}: "
+            "choose among these with `layers:`, or add a `tagger` to the datamodule"
         )
     return layers
 
@@ -214,7 +213,7 @@ def enough_blocks(blocks: int, name: str, step: int) -> bool:
     if blocks < LEAST_BLOCKS:
         warn(
             name,
-            f"at step {step}, no intervals from {blocks} blocks of sentences, at least {LEAST_BLOCKS} are required: "
+            f"no intervals at step {step}: expected at least {LEAST_BLOCKS} blocks of sentences, got {blocks}: "
             "observe more text, or text whose sentences end in the tokenizer's end-of-sentence token",
         )
     return blocks >= LEAST_BLOCKS

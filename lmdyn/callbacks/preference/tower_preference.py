@@ -140,43 +140,43 @@ class TowerPreference(Observer):
     recorded = (
         _of_tower(
             "mean_probability",
-            "Mean probability of the word, over all positions, of the output layer of each tower, "
-            "in the order of the sites.",
+            "Mean over all positions of the probability that each tower's output layer gives to the word, "
+            "with towers numbered as `sites` lists them.",
             high=1.0,
             better="higher",
         ),
-        _of_tower("head_loss", "Mean −ln p of the output layer.", "nats", better="lower"),
+        _of_tower("head_loss", "Mean −ln p of a tower's output layer.", "nats", better="lower"),
         Quantity("primary_tower", "Number of the tower with the higher mean probability.", low=1.0),
         _over_training(
             "spread",
-            "Standard deviation of the preference over words.",
+            "Standard deviation over words of the preference.",
             "nats",
             low=0.0,
             short="spread of preference",
         ),
         _over_training(
             "reliability",
-            "Reliability of the preference, from two halves of the text (Spearman–Brown): only the "
-            "noise of the text; that of an untrained model may be near 1.",
+            "Split-half reliability of the preference over the text (Spearman–Brown), which sees only the "
+            "noise of the text; an untrained model may be near 1.",
             high=1.0,
             short="split-half reliability",
         ),
         _correlation(
             "head_reliability",
-            "Pearson's correlation of the preferences by output layers of two seeds (second_seed).",
+            "Pearson's correlation of the preferences from output layers trained with two seeds (`second_seed`).",
             panel="over_training",
             short="correlation of output\nlayers of two seeds",
         ),
         _correlation(
             "frequency_rank_correlation",
-            "Spearman's correlation with the frequency rank, 1 for the most frequent word.",
+            "Spearman's correlation of preference and frequency rank; rank 1 is the most frequent word.",
             panel="over_training",
             short="correlation with\nfrequency rank",
         ),
         Quantity(
             "preference",
-            "Logarithm of the ratio of the towers' mean probabilities, above 0 if the primary one is "
-            "better: mean of words by their most frequent tag; stored by word.",
+            "Logarithm of the ratio of the towers' mean probabilities, above 0 if the primary tower is "
+            "better; logged as the mean over words by most frequent tag, stored by word.",
             "nats",
             tags=("upos/<tag>",),
             panel="tags_over_training",
@@ -186,15 +186,15 @@ class TowerPreference(Observer):
         ),
         _agreement(
             "correlation",
-            "Pearson's correlation with the preference of a reference.",
+            "Pearson's correlation of the preference with that of a reference.",
             short="Pearson's correlation\nof preference",
         ),
         _agreement(
             "rank_correlation",
-            "Spearman's correlation with that preference.",
+            "Spearman's correlation of the preference with that of a reference.",
             short="Spearman's correlation\nof preference",
         ),
-        Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
+        Quantity("count", "Count of a word in the text named by `frequency`.", "count", low=1.0, tags=()),
         Quantity(
             "standard_error", "Standard error of a word's preference, over texts.", "nats", low=0.0, tags=()
         ),
@@ -205,7 +205,7 @@ class TowerPreference(Observer):
         self._known: dict[str, Predictions] = {}
         self.towers: dict[str, str] = self.found("sites", lambda: dict(TOWERS))
         if len(self.towers) < 2:
-            raise ValueError(f"expected the sites of two towers or more, got {list(self.towers)}")
+            raise ValueError(f"expected `sites` of two towers or more, got {len(self.towers)}")
         if self.second_seed == self.training.seed:
             raise ValueError(
                 f"second_seed is {self.second_seed}, equal to training.seed, which gives the same output layers: use "
@@ -256,7 +256,7 @@ class TowerPreference(Observer):
                 counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
             if not names:
                 return None
-            report(self.name, "there are no training counts of tags: they are counted in the probe set")
+            report(self.name, "training counts of tags are unknown: tags are counted in the probe set")
         best = most_frequent_tag(counts.view(size, len(names)))
         return np.array([*names, None], dtype=object)[best.numpy()]
 

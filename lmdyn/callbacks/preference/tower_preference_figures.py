@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import gaussian_kde, iqr, norm
+from scipy.stats import iqr, norm
 
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.preference.tower_preference_tables import TAGS, last_types
@@ -114,11 +114,9 @@ def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt
 
     Without the minimum, a class of a few similar types would be a spike that flattens all others.
     """
-    spread, least = values.std(ddof=1), 0.015 * (x[-1] - x[0])
-    if spread <= 1e-6 * least:  # scipy cannot estimate the density of a constant
-        return np.asarray(norm.pdf(x, values.mean(), least))
-    width = max(0.9 * min(spread, iqr(values, scale="normal")) * len(values) ** -0.2, least)
-    return np.asarray(gaussian_kde(values, width / spread)(x))
+    spread = min(values.std(ddof=1), iqr(values, scale="normal"))
+    width = max(0.9 * spread * len(values) ** -0.2, 0.015 * (x[-1] - x[0]))
+    return np.asarray(norm.pdf(x[:, None], values, width).mean(axis=1))
 
 
 def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:

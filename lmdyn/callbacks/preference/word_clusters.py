@@ -88,7 +88,7 @@ class WordClusters(Observer):
             ``words`` than ``components``; when attached, if too few words occur in the text, and for a module whose
             ``embedding`` is not an embedding, or narrower than the number of components.
 
-    Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7.
+    Reference: He & Toyoizumi 2022, section 5.3, figures 5 and 6, table 3.
 
     Example:
         >>> WordClusters(components=64, learning_rate=0.1).clustering.threshold
@@ -114,7 +114,7 @@ class WordClusters(Observer):
     recorded = (
         Quantity(
             "within_one",
-            "Values within one standard deviation.",
+            "Component values between −1 and 1 standard deviation.",
             "share",
             low=0.0,
             high=1.0,
@@ -131,17 +131,17 @@ class WordClusters(Observer):
         ),
         Quantity(
             "share_of_words",
-            "Words that belong to 0, 1, …, 6 or 7+ clusters.",
+            "Words that belong to this number of clusters (0, 1, …, 6 or 7+).",
             "share",
             low=0.0,
             high=1.0,
             tags=("clusters/<number>",),
         ),
-        Quantity("converged", "1, or 0 if there were too few iterations.", low=0.0, high=1.0),
-        Quantity("iterations", "Iterations of Amari's rule.", "count", low=0.0),
-        Quantity("membership", "Value of a word in one of its clusters.", tags=()),
-        Quantity("component_value", "Value of a word in a component.", tags=()),
-        Quantity("count", "Occurrences of a word in the text of the frequencies.", "count", low=1.0, tags=()),
+        Quantity("converged", "1 if the components converged, else 0.", low=0.0, high=1.0),
+        Quantity("iterations", "Number of iterations of Amari's rule.", "count", low=0.0),
+        Quantity("membership", "Component value of a word in a cluster to which the word belongs.", tags=()),
+        Quantity("component_value", "Value of a word in an independent component.", tags=()),
+        Quantity("count", "Count of a word in the text named by `frequency`.", "count", low=1.0, tags=()),
     )
 
     @property
@@ -260,7 +260,7 @@ class WordClusters(Observer):
 
     @classmethod
     def figures(cls, observations: DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw figures 5 to 7 of the publication at the last step, and curves over training; also of several runs."""
+        """Draw figures 5 and 6 of the publication at the last step, and curves over training; also of several runs."""
         return cluster_figures(observations) | super().figures(observations, settings)
 
     @staticmethod

@@ -1,6 +1,4 @@
-"""Figures 5 to 7 of He & Toyoizumi 2022 and a table of clusters, from observations of word clusters."""
-
-import logging
+"""Figures 5 and 6 of He & Toyoizumi 2022 and a table of clusters, from observations of word clusters."""
 
 import numpy as np
 import pandas as pd
@@ -19,13 +17,8 @@ from lmdyn.runs.schema import last_step, select, wide
 
 __all__ = ["cluster_figures", "cluster_table"]
 
-log = logging.getLogger(__name__)
-
 _PUBLISHED = {0: 0.13, 1: 0.45}  # share of words by number of clusters, section 5.3
 _PUBLISHED_MEAN = 1.45
-_CLOUDS = 3
-_CLOUD_WORDS = 60
-_CLOUD_COLOURS = ("#1f4e79", "#7a3b00", "#2b5d34")
 _LARGEST = 22  # clusters of table 3
 _TYPICAL = 5
 
@@ -35,7 +28,7 @@ def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Draw the figures of the last observations, of one run or several (a column ``run``); none without clusters.
 
     Returns:
-        ``matrix`` (figure 5) and ``word_clouds`` (figure 7) of the first run, ``clusters_per_word`` (figure 6).
+        ``matrix`` (figure 5) of the first run, ``clusters_per_word`` (figure 6).
     """
     last = _clustered(observations)
     if not last:
@@ -45,8 +38,6 @@ def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     figures = {"clusters_per_word": _clusters_per_word(last)}
     if rows["quantity"].eq("component_value").any():
         figures["matrix"] = _matrix(rows, of)
-    if (clouds := _word_clouds(rows, of)) is not None:
-        figures["word_clouds"] = clouds
     return figures
 
 
@@ -155,41 +146,3 @@ def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
     ax.set_title(f"clusters per word, step {', '.join(sorted(steps))}")
     fig.outer_legend(ax)
     return figure
-
-
-def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
-    """Draw figure 7: the words of the three largest clusters; None without the package.
-
-    Size depends half on frequency and half on its rank: proportional to frequency, as published, one "be" leaves no
-    space for others.
-    """
-    clusters, counts = _members(rows)
-    largest = list(_largest(clusters, counts)["cluster"][:_CLOUDS])
-    if not largest:
-        return None
-    try:
-        from wordcloud import WordCloud
-    except ImportError:
-        log.info("no word clouds: they require the package wordcloud, `pip install 'lmdyn[figures]'`")
-        return None
-    panels = fig.new_panels(len(largest), max(3.6, 5.6 / len(largest)), 3.4)  # wide enough for the title
-    for ax, name, colour in zip(panels, largest, _CLOUD_COLOURS, strict=False):
-        words = counts.iloc[clusters.word[clusters.cluster == cluster_number(name)].numpy()]
-        cloud = WordCloud(
-            width=700,
-            height=560,
-            background_color="white",
-            prefer_horizontal=1.0,
-            relative_scaling=0.5,
-            min_font_size=14,
-            max_words=_CLOUD_WORDS,
-            random_state=0,
-            color_func=lambda *_, c=colour, **__: c,
-        )
-        # a token as long as a line would leave nothing to draw, which raises an error
-        cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
-        fig.show_image(ax, cloud.to_array(), interpolation="bilinear")
-        ax.set(xticks=[], yticks=[])
-        ax.set_title(f"cluster {name}: {len(words)} words", loc="center")
-    panels.figure.suptitle(f"the largest clusters, {of}; size grows with frequency", x=0.01, ha="left")
-    return panels.figure

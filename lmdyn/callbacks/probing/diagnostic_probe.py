@@ -1,9 +1,10 @@
 """Diagnostic classifiers on frozen representations, by step: the method with which SVCCA is compared."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Literal
 
 import pandas as pd
@@ -97,13 +98,13 @@ class DiagnosticProbe(Observer):
     in_step = True
     sharded = True
     recorded = (
-        *_with_ends("accuracy", "Test labels that are predicted first", low=0.0, floor="majority"),
-        _of_task("control_accuracy", "Accuracy on the control task.", "share", high=1.0),
+        *_with_ends("accuracy", "Test labels that the classifier predicts", low=0.0, floor="majority"),
+        _of_task("control_accuracy", "Accuracy on random labels of word types.", "share", high=1.0),
         *_with_ends("selectivity", "Accuracy minus control accuracy", low=-1.0),
-        _of_task("probe_loss", "Mean loss on the test labels.", "nats"),
+        _of_task("probe_loss", "Mean loss of the classifier on the test labels.", "nats"),
         Quantity(
             "majority",
-            "Accuracy of the training data's most frequent label.",
+            "Accuracy of predicting the training data's most frequent label.",
             "share",
             low=0.0,
             high=1.0,
@@ -112,16 +113,16 @@ class DiagnosticProbe(Observer):
         _of_task("codelength", "Prequential code length of the training labels.", "bits/label"),
         _of_task(
             "information",
-            "Entropy of the test labels minus the loss: a lower bound on the information about them.",
+            "Entropy of the test labels minus probe_loss: a lower bound on the site's information about them.",
             "nats",
             low=None,
             panel="information",
             floor="information_shuffled",
         ),
-        _of_task("information_shuffled", "The same with shuffled training labels.", "nats", low=None),
+        _of_task("information_shuffled", "Information after training on shuffled labels.", "nats", low=None),
         _of_task(
             "compression",
-            "Uniform code length over codelength, 1 if nothing is learned.",
+            "Length of a uniform code divided by codelength; 1 if the classifier learns nothing.",
             panel="compression",
         ),
     )
@@ -142,9 +143,9 @@ class DiagnosticProbe(Observer):
             if missing or not self._keys:
                 near = did_you_mean(next(iter(missing), ""), part.label_names) or ";"
                 raise ValueError(
-                    f"{self.name}: the {name} split has no layers {missing}{near} it has {sorted(part.label_names)}: "
-                    "choose `tasks` among these, and `targets` (a custom loader names its labels by an attribute "
-                    "`label_names`, layer to list of names)"
+                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to use'}{near} it has "
+                    f"{', '.join(part.label_names)}: choose `tasks` among these, and `targets` (a custom loader names "
+                    "its labels by an attribute `label_names`, layer to list of names)"
                 )
 
     def check_module(self, module: Module) -> None:
@@ -185,9 +186,11 @@ class DiagnosticProbe(Observer):
         return tabulate(self._rows(train, test, step), {"task": "", "target": ""}, self.name, step)
 
     def _features(self, module: Module, part: ProbeSet) -> "_Tokens":
-        batches = _Batches(partial(self._read, SentenceBlocks(self.run.tokenizer, self.classifier.seed)))
+        blocks = SentenceBlocks(self.run.tokenizer, self.classifier.seed)
+        parts: list[dict[str, Tensor]] = []
+        batches = SimpleNamespace(update=lambda seen: parts.append(self._read(blocks, seen)))
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
-        whole = gather_rows(batches.parts, device_of(module))
+        whole = gather_rows(parts, device_of(module))
         if not whole:
             raise ValueError(f"{self.name}: a split of the probe data is empty")
         order = whole.pop("order").argsort()
@@ -200,8 +203,8 @@ class DiagnosticProbe(Observer):
         keys = [*self._keys.values(), *(["input_ids"] if self.control else [])]
         if missing := [key for key in keys if key not in seen.batch]:
             raise ValueError(
-                f"{self.name}: expected {missing} in the probe set's batches, got {sorted(seen.batch)}; control tasks, "
-                "which assign a label to each word type, require `input_ids`: set `control: false`"
+                f"{self.name}: expected {', '.join(missing)} in the batches, got {', '.join(seen.batch)}; control "
+                "tasks, which assign a label to each word type, require `input_ids`: set `control: false`"
             )
         mask = seen.tokens
         time = torch.arange(mask.shape[1], device=mask.device)
@@ -304,17 +307,6 @@ class _Tokens:
     labels: Mapping[str, Tensor]
     types: Tensor
     blocks: Tensor
-
-
-class _Batches:
-    """What a function reads of each batch of a pass."""
-
-    def __init__(self, read: Callable[[ObservedBatch], dict[str, Tensor]]) -> None:
-        self._read = read
-        self.parts: list[dict[str, Tensor]] = []
-
-    def update(self, seen: ObservedBatch) -> None:
-        self.parts.append(self._read(seen))
 
 
 def _entropy(labels: Tensor) -> Tensor:

@@ -109,12 +109,12 @@ class Downstream(Observer):
             floor="baseline",
         ),
         Quantity(
-            "score_error", "Standard error of the score over development examples.", low=0.0, tags=_TASK
+            "score_error", "Standard error of the score, over development examples.", low=0.0, tags=_TASK
         ),
-        _metric("baseline", "Score of predicting without reading.", low=-1.0, better=None),
+        _metric("baseline", "Score of a prediction that reads no input.", low=-1.0, better=None),
         _metric(
             "average",
-            "Mean score of these tasks, joined by +.",
+            "Mean score of the tasks whose names the tag joins by +.",
             low=-1.0,
             tags=_TASKS,
             panel="average",
@@ -122,20 +122,18 @@ class Downstream(Observer):
             floor="average_baseline",
         ),
         Quantity(
-            "average_error", "Standard error of the average, for independent tasks.", low=0.0, tags=_TASKS
+            "average_error", "Standard error of the average if tasks are independent.", low=0.0, tags=_TASKS
         ),
-        _metric(
-            "average_baseline", "Mean of the baselines of these tasks.", low=-1.0, better=None, tags=_TASKS
-        ),
-        _metric("accuracy", "Development examples whose label is predicted; for MNLI, by set.", "share"),
-        _metric("f1", "F1 of label 1, or of the words of answers."),
-        _metric("matthews", "Matthews' correlation, 0 if it is undefined.", low=-1.0),
-        _metric("pearson", "Pearson's correlation with the scores, 0 if it is undefined.", low=-1.0),
-        _metric("spearman", "Spearman's correlation with the scores, 0 if it is undefined.", low=-1.0),
-        _metric("exact_match", "Answers equal to those of the data.", "share"),
+        _metric("average_baseline", "Mean baseline of the same tasks.", low=-1.0, better=None, tags=_TASKS),
+        _metric("accuracy", "Development examples with the predicted label; for MNLI, by set.", "share"),
+        _metric("f1", "F1 of label 1, or in SQuAD of the words of answers."),
+        _metric("matthews", "Matthews' correlation of predicted and gold labels, 0 if undefined.", low=-1.0),
+        _metric("pearson", "Pearson's correlation of predicted and gold scores, 0 if undefined.", low=-1.0),
+        _metric("spearman", "Spearman's correlation of predicted and gold scores, 0 if undefined.", low=-1.0),
+        _metric("exact_match", "Predicted answers that equal a gold answer.", "share"),
         Quantity(
             "train_loss",
-            "Mean loss of the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
+            "Mean loss over the last tenth of the fine-tuning: cross-entropy in nats, or squared error.",
             low=0.0,
             better="lower",
             tags=_TASK,
@@ -155,12 +153,12 @@ class Downstream(Observer):
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
         if not names or (set(names) - set(there)):
-            raise ValueError(f"{self.name}: expected tasks of {list(there)}, got {names}")
+            raise ValueError(f"{self.name}: expected tasks of {', '.join(there)}, got {', '.join(names)}")
         self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
             raise ValueError(
-                f"{self.name}: expected fine_tuning by name of a task, among {list(there)}, or 'all', got {unknown}"
+                f"{self.name}: expected fine_tuning by task ({', '.join(there)}) or all, got {', '.join(unknown)}"
             )
         self.parents = (
             self._published_init() if self.init_from is None else self._checked_init(self.init_from)
@@ -180,8 +178,8 @@ class Downstream(Observer):
         if missing := [task for task, parent in own.items() if parent not in self.chosen]:
             warn(
                 self.name,
-                f"{missing} start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
-                "among the tasks",
+                f"{', '.join(missing)} start from the pretrained weights, not from an MNLI encoder as published: MNLI "
+                "is not among the tasks",
             )
         return {task: parent for task, parent in own.items() if task not in missing}
 
@@ -190,7 +188,7 @@ class Downstream(Observer):
         wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
         if wrong:
             raise ValueError(
-                f"{self.name}: init_from names {wrong}: expected tasks of sentences among {list(self.chosen)}"
+                f"{self.name}: init_from names {', '.join(wrong)}: expected sentence tasks of {', '.join(self.chosen)}"
             )
         for task in given:
             if _chain(task, given)[-1] in given:

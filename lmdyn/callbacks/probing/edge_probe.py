@@ -91,7 +91,9 @@ class EdgeProbe(Observer):
     not_settings = Observer.not_settings | {"memory_gb"}
     recorded = (
         _f1("f1", "Micro-F1 on the test split.", panel="layers", short="test micro-F1", floor="majority"),
-        _f1("validation_f1", "Highest micro-F1 on the development split, of the same weights."),
+        _f1(
+            "validation_f1", "Micro-F1 of the same probes on the development split, by which training stops."
+        ),
         _f1("majority", "Micro-F1 of always predicting the most frequent training label.", tags=("<task>",)),
     )
 
@@ -114,9 +116,9 @@ class EdgeProbe(Observer):
             missing = [task for task in self.chosen if task not in tasks]
             if missing or not self.chosen:
                 raise ValueError(
-                    f"{self.name}: the {split} split has no tasks {missing}, it has {tasks}: choose `tasks` among "
-                    "these, or pass a SpanCorpus as `probe` (a custom loader has `spans_<task>` in its batches, and "
-                    "an attribute `label_names`, task to list of names)"
+                    f"{self.name}: the {split} split has no tasks {', '.join(missing) or 'to use'}, it has "
+                    f"{', '.join(tasks)}: choose `tasks` among these, or pass a SpanCorpus as `probe` (a custom loader "
+                    "has `spans_<task>` in its batches, and an attribute `label_names`, task to list of names)"
                 )
 
     def check_module(self, module: nn.Module) -> None:
@@ -231,7 +233,7 @@ class EdgeProbe(Observer):
         needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.chosen)]
         if missing := [key for key in needed if key not in batch]:
             raise ValueError(
-                f"{self.name}: expected {missing} in the probe set's batches, got {sorted(batch)}"
+                f"{self.name}: expected {', '.join(missing)} in the batches, got {', '.join(batch)}"
             )
         pieces, number = batch["labels"] >= 0, batch["example"]
         # number of pieces of words before each position, and at the end

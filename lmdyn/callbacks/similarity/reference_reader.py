@@ -107,7 +107,7 @@ def reader_of(
     if not read and own:
         raise ValueError(
             f"{observer.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
-            f"{list(own.values())}: name its own with `reference_sites`; it has "
+            f"{', '.join(own.values())}: name its own with `reference_sites`; it has "
             f"{', '.join(p for p, _ in other.named_modules() if p)}"
         )
     attention = {n: p for n, p in observer.paths("attention_sites").items() if has_module(other, p)}

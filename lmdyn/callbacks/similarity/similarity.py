@@ -1,6 +1,5 @@
 """Similarity of a model's representations to those of a reference, by step (Saphra & Lopez 2019)."""
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,31 +32,29 @@ from lmdyn.runs.schema import Quantity
 
 __all__ = ["Similarity"]
 
-log = logging.getLogger(__name__)
-
 _MEASURES = {
-    "svcca": "Mean canonical correlation of the directions that explain 99 % of the variance.",
-    "svcca_<k>": "Mean canonical correlation of k directions of largest variance of each side.",
+    "svcca": "Mean canonical correlation of the directions that explain 99 % of each site's variance.",
+    "svcca_<k>": "Mean canonical correlation of each site's k directions of largest variance.",
     "cca": "Mean canonical correlation of all directions.",
-    "pwcca": "Canonical correlations, weighted by their projections of this model's activations.",
+    "pwcca": "Mean canonical correlation, weighted by each direction's projections of this model's activations.",
     "linear_cka": "Linear centred kernel alignment.",
     "debiased_linear_cka": "Linear CKA by the unbiased HSIC₁, which may be below 0.",
-    "procrustes": "Cosine between the reference and the best rotation of the activations.",
-    "kernel_cka": "Centred kernel alignment of RBF kernels, on a subsample.",
-    "rsa": "Spearman's correlation of the dissimilarities of all pairs of a subsample.",
+    "procrustes": "Cosine between the reference's activations and the best rotation of this model's.",
+    "kernel_cka": "Centred kernel alignment with RBF kernels, on a subsample of tokens.",
+    "rsa": "Spearman's correlation between the two sites' dissimilarities of all token pairs of a subsample.",
 }
 _ATTENTION = {
-    "attention_jensen_shannon": "Divergence of attention, averaged over heads first; mean over queries.",
-    "attention_kullback_leibler": "Divergence from the reference's attention, averaged over heads first.",
-    "attention_head_jensen_shannon": "Divergence of heads of the same number: mean over heads, or of a head.",
-    "attention_head_kullback_leibler": "Divergence from the reference's head of the same number.",
-    "attention_matched_jensen_shannon": "Divergence of heads in the pairs of least total divergence: mean over heads, "
+    "attention_jensen_shannon": "Mean divergence over queries of both models' attention, averaged over heads first.",
+    "attention_kullback_leibler": "Mean divergence over queries from the reference's attention, heads averaged first.",
+    "attention_head_jensen_shannon": "Divergence between heads of the same number: mean over heads, or of a head.",
+    "attention_head_kullback_leibler": "Mean divergence over heads from the reference's head of the same number.",
+    "attention_matched_jensen_shannon": "Divergence of heads paired for the least total divergence: mean over heads, "
     "or of a head of this model.",
-    "attention_matched_kullback_leibler": "Divergence from the reference's head of the same pairs.",
-    "attention_unmatched_jensen_shannon": "Divergence of all other pairs of heads: a baseline.",
-    "attention_uniform_jensen_shannon": "Divergence of this model's heads from equal weights.",
+    "attention_matched_kullback_leibler": "Mean divergence over heads from the reference's head in the same pairs.",
+    "attention_unmatched_jensen_shannon": "Mean divergence of all pairs of heads that are not matched: a baseline.",
+    "attention_uniform_jensen_shannon": "Mean divergence of this model's heads from equal weights on all positions.",
 }
-_RANKS = {"rank": "the site", "reference_rank": "the reference's site"}
+_RANKS = {"rank": "this model's site", "reference_rank": "the reference's site"}
 _PAIR = ("<site>/<reference>/<reference_site>",)
 
 
@@ -172,7 +169,7 @@ class Similarity(StreamingObserver):
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
         self.compared = named_references(Itself() if self.reference is None else self.reference)
         if self.reference_sites and all(isinstance(r, Itself) for r in self.compared.values()):
-            raise ValueError("reference_sites are those of other models than Itself: name `sites` or `pairs`")
+            raise ValueError("reference_sites require a reference other than Itself: name `sites` or `pairs`")
         self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
         self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
         self._blocks = BLOCKS if self.bootstrap else max(self.jackknife, 1)
@@ -225,7 +222,7 @@ class Similarity(StreamingObserver):
         if tokens <= needed:
             yield expected(
                 f"more than {needed:,} tokens for sites of {widest[-1]} and {widest[0]} dimensions",
-                f"{tokens:,} tokens, of which {needed - tokens + 1:,} correlations are 1 whatever the data",
+                f"{tokens:,} tokens, of which {needed - tokens + 1:,} correlations are 1 for any data",
                 "observe more text (`max_tokens`, `probe`), or use `linear_cka`",
                 # svcca keeps fewer dimensions
                 stops=not {"cca", "pwcca"}.isdisjoint(correlations) and tokens - 1 <= widest[0],
@@ -262,7 +259,7 @@ class Similarity(StreamingObserver):
             theirs = own if reader.itself else _rows(activations, mask, of)
             pairs = self.pairs or reader.pairs(list(own), list(theirs))
             if reader.itself and not pairs and not self.paths("attention_sites"):
-                raise ValueError(f"{self.name}: expected different sites for Itself, got only {list(own)}")
+                raise ValueError(f"{self.name}: Itself has one site, {', '.join(own)}: name more `sites`")
             together = reader.itself and self.pairs is None and self.reference_sites is None
             if together and self._streaming and len(own) > 1:  # one matrix takes less than one for each pair
                 sums["covariances", reader.name, *own].update(own, blocks)

@@ -75,16 +75,15 @@ def _square(rows: pd.DataFrame, ours: str, theirs: str, names: list[Any], measur
 
 def _draw(maps: Mapping[str, pd.DataFrame], measure: str, what: str) -> Figure:
     panels = fig.new_panels(len(maps), 3.4, 3.4, most=_STEPS, margin=(1.2, 0))
-    values = np.concatenate([table.to_numpy(dtype=float).ravel() for table in maps.values()])
-    ends = {"vmin": np.nanmin(values, initial=0.0), "vmax": np.nanmax(values, initial=1e-12)}
-    for ax, (title, table) in zip(panels, maps.items(), strict=True):
-        image = fig.show_image(ax, table.to_numpy(dtype=float), cmap="viridis", **ends)
+    values = np.stack([table.to_numpy(dtype=float) for table in maps.values()])
+    low, high = np.nanmin(values, initial=0.0), np.nanmax(values, initial=1e-12)
+    for ax, (title, table), of in zip(panels, maps.items(), values, strict=True):
+        image = fig.show_image(ax, of, cmap="viridis", vmin=low, vmax=high)
         ticks = range(0, len(table), -(-len(table) // _MOST_NAMES))
-        names = [str(table.index[i]) for i in ticks]
+        names = table.index[ticks]
         ax.set_xticks(ticks, names, rotation=60, ha="right", fontsize=8)
         ax.set_yticks(ticks, names, fontsize=8)
-        ax.set_title(title)
-        ax.set_xlabel(what)
+        ax.set(title=title, xlabel=what)
     panels.set_ylabel(what)
     panels.figure.colorbar(image, ax=panels.grid, label=measure.replace("_", " "), shrink=0.9)
     return panels.figure

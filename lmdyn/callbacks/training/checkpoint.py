@@ -13,7 +13,7 @@ from lmdyn.callbacks.training.lightning_internals import (
     checkpoint_contents,
     epoch_or_validation_follows,
 )
-from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
+from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start, is_due
 from lmdyn.callbacks.training.run_folder import run_folder
 from lmdyn.callbacks.training.updates import count_updates, updates
 from lmdyn.runs.atomic_files import UnwritableError
@@ -51,9 +51,7 @@ class ScheduledCheckpoint(Checkpoint):
         if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
         if folder is not None and (Path(folder).is_absolute() or ".." in Path(folder).parts):
-            raise ValueError(
-                f"folder is {folder!r}: expected a subfolder of the run's folder, such as 'forks'"
-            )
+            raise ValueError(f"folder is {folder!r}: expected a subfolder of the run, such as 'forks'")
         # not a default of the signature: yaml's partial settings would be merged into it
         self.schedule = Steps(per_decade=4, epochs=True) if schedule is None else schedule
         self.weights_only = weights_only
@@ -90,7 +88,7 @@ class ScheduledCheckpoint(Checkpoint):
             if step == 0 and 0 in self.schedule:
                 self._save(trainer)
             return
-        due = step in self.schedule or (self.schedule.epochs and at_epoch_start(trainer))
+        due = is_due(trainer, self.schedule) or (self.schedule.epochs and at_epoch_start(trainer))
         # random states are restored at the first batch, so a full checkpoint would be wrong here
         if due and self.weights_only and not self._exists(trainer, step):
             self._save(trainer)
@@ -101,7 +99,7 @@ class ScheduledCheckpoint(Checkpoint):
     ) -> None:
         """Save if the schedule contains this step, possibly with a delay."""
         step = updates(trainer)
-        if step == self._saved or step not in self.schedule:
+        if step == self._saved or not is_due(trainer, self.schedule):
             return
         if not self.weights_only and epoch_or_validation_follows(trainer):
             self._due = True
@@ -154,9 +152,8 @@ class ScheduledCheckpoint(Checkpoint):
         if is_sharded_checkpoint(partial):
             seal(partial)
         before = path.with_name(f".{path.name}.old.tmp")
-        if (
-            path.is_dir()
-        ):  # a file is replaced atomically, a folder through another name: one is complete at any time
+        # a file is replaced atomically, a folder through another name: one is complete at any time
+        if path.is_dir():
             _remove(before)
             path.rename(before)
         partial.replace(path)

@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from lmdyn.analysis.checked_fields import Above, From, check_fields
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.probing.task_metrics import best_spans
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
@@ -38,25 +40,20 @@ class FineTuning:
         ValueError: for a number out of range.
     """
 
-    learning_rate: float
-    batch_size: int
-    updates: int
-    warmup: int
-    dropout: float = 0.0
-    classifier_dropout: float = 0.1
+    learning_rate: Annotated[float, Above(0)]
+    batch_size: Annotated[int, From(1)]
+    updates: Annotated[int, From(1)]
+    warmup: Annotated[int, From(0)]
+    dropout: Annotated[float, From(0, 0.99)] = 0.0
+    classifier_dropout: Annotated[float, From(0, 0.99)] = 0.1
     max_sequence_length: int = 512
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
+    weight_decay: Annotated[float, From(0)] = 0.0
+    clip_norm: Annotated[float, Above(0)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or min(self.batch_size, self.updates) < 1:
-            raise ValueError(f"expected learning_rate above 0, batch_size and updates from 1, got {self}")
-        if not 0 <= self.warmup <= self.updates or self.clip_norm <= 0 or self.weight_decay < 0:
-            raise ValueError(
-                f"expected warmup from 0 to updates, clip_norm above 0, weight_decay from 0, got {self}"
-            )
-        if not (0 <= self.dropout < 1 and 0 <= self.classifier_dropout < 1):
-            raise ValueError(f"expected dropout rates in [0, 1), got {self}")
+        check_fields(self)
+        if self.warmup > self.updates:
+            raise ValueError(f"warmup is {self.warmup}: expected a number from 0 to {self.updates} updates")
 
 
 PUBLISHED: Mapping[str, FineTuning] = {
@@ -88,18 +85,11 @@ class Budget:
         ValueError: for a limit that is not above 0.
     """
 
-    max_updates: int | None = None
-    epochs: float | None = None
+    max_updates: Annotated[int, From(1)] | None = None
+    epochs: Annotated[float, Above(0)] | None = None
 
     def __post_init__(self) -> None:
-        if (
-            (1 if self.max_updates is None else self.max_updates) < 1
-            or (self.epochs or 1) < 0
-            or self.epochs == 0
-        ):
-            raise ValueError(
-                f"expected max_updates from 1 and epochs above 0, or null for no limit, got {self}"
-            )
+        check_fields(self)
 
     def of(self, how: FineTuning, n_examples: int) -> FineTuning:
         """Return ``how`` within this budget.
@@ -130,12 +120,16 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
         8
     """
     published = PUBLISHED.get(task, PUBLISHED[_BY_KIND[kind]])
-    changed = changed or {}
+    changed, known = changed or {}, vars(published)
     try:
-        return replace(published, **{**changed.get("all", {}), **changed.get(task, {})})
+        settings = {**changed.get("all", {}), **changed.get(task, {})}
+        if unknown := [name for name in settings if name not in known]:
+            wrong = f"{unknown[0]!r}{did_you_mean(unknown[0], known) or ':'}"
+            raise ValueError(f"fine_tuning of {task}: unknown setting {wrong} expected {', '.join(known)}")
+        return replace(published, **settings)
     except TypeError as error:
         raise ValueError(
-            f"fine_tuning of {task}: expected attributes of {list(vars(published))}, got {changed} ({error})"
+            f"fine_tuning of {task}: expected attributes of {list(known)}, got {changed} ({error})"
         ) from error
 
 
@@ -256,9 +250,8 @@ def _batches(
     while True:
         order = random.permutation(len(lengths))
         batches = []
-        for start in range(
-            0, len(order), 50 * size
-        ):  # sorting all would give the same batches in every epoch
+        # sorting all would give the same batches in every epoch
+        for start in range(0, len(order), 50 * size):
             some = order[start : start + 50 * size]
             some = some[np.argsort(lengths[some], kind="stable")]
             batches += [some[i : i + size] for i in range(0, len(some), size)]

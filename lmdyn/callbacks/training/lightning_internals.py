@@ -207,9 +207,8 @@ def continue_events(logger: Any, step: int) -> None:
         return
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-    writer = (
-        logger.experiment._get_file_writer()
-    )  # None after a training that this logger has seen to its end
+    # None after a training that this logger has seen to its end
+    writer = logger.experiment._get_file_writer()
     there = shown_points(Path(logger.log_dir), {0, step})
     write = writer.add_event
 

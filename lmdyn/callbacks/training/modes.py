@@ -13,7 +13,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
     ),
     "tensor parallelism": (
         is_tensor_parallel,
-        "ranks that hold parts of a layer read the same batch, and each observes other batches: observe checkpoints",
+        "ranks that hold parts of a layer must read the same batch, which observers do not do: observe checkpoints",
     ),
 }
 """How to recognise each mode of training that is not supported, and what to do instead: rows of the guide's table."""

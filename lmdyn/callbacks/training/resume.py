@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from lmdyn.callbacks.training.run_folder import recorded_folder, run_folder
 from lmdyn.callbacks.training.updates import UpdateCount, updates
 from lmdyn.runs.atomic_files import remove_links, remove_unfinished, write_file
 from lmdyn.runs.checkpoint_files import COUNTED
-from lmdyn.runs.schedule import Progress
+from lmdyn.runs.schedule import Progress, Steps
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class RunState(UpdateCount):
         super().__init__()
         self._tokens: Tensor | int = 0  # of this rank, since the start or since resuming
         self._base = 0  # of all ranks, before resuming
+        self._words: Tensor | int = 0  # as tokens, in millionths
+        self._words_base = 0
+        self._starts: Tensor | None = None  # millionths of a word that each token begins; None: not counted
+        self._reached = (Progress(0, 0, None, 0), Progress(0, 0, None, 0))
         self._restored: State | None = None
         self._saved = False  # whether the last batch was followed by a full checkpoint
         self._loaders: list[State] = []
@@ -66,6 +71,22 @@ class RunState(UpdateCount):
         """Labelled tokens trained on so far, over all ranks (every rank must call it)."""
         return self._base + int(all_reduce_sum(torch.as_tensor(self._tokens).clone()))
 
+    @property
+    def words(self) -> int | None:
+        """Words of the training text read so far, over all ranks (every rank must call it); None: not counted.
+
+        A token counts as the share of its occurrences in the training text that begin a word.
+        """
+        if self._starts is None:
+            return None
+        return self._words_base + int(all_reduce_sum(torch.as_tensor(self._words).clone())) // 10**6
+
+    def last_update(self, trainer: L.Trainer) -> tuple[Progress, Progress]:
+        """Return the progress before and after the last update. Every rank must call it after each update."""
+        if self.updates(trainer) != self._reached[1].step:
+            self._reached = self._reached[1], progress(trainer)
+        return self._reached
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Reset the state of a previous fit; save the tokenizer with the run."""
         super().setup(trainer, pl_module, stage)
@@ -74,6 +95,9 @@ class RunState(UpdateCount):
         self._restored = None
         if trainer.global_step == 0:  # a Trainer that fits again continues its step count, and so does this
             self._tokens, self._base = 0, 0
+            self._words, self._words_base = 0, 0
+            self._reached = (Progress(0, 0, None, 0), Progress(0, 0, None, 0))
+        self._starts = _word_starts(trainer)
         folder = run_folder(trainer)  # a broadcast: every rank must call it
         if trainer.is_global_zero:
             save_tokenizer(folder / "tokenizer", trainer, pl_module)
@@ -106,6 +130,10 @@ class RunState(UpdateCount):
         labels = batch.get("labels") if isinstance(batch, dict) else None
         if isinstance(labels, Tensor):  # counted on the device, without waiting for it
             self._tokens = self._tokens + (labels != -100).sum()
+        if self._starts is not None:
+            self._starts = self._starts.to(batch["input_ids"].device)
+            ids = batch["input_ids"] if labels is None else labels.where(labels != -100, batch["input_ids"])
+            self._words = self._words + self._starts[ids].sum()  # labels, since inputs may be masked
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
         """Add the states of all ranks to a full checkpoint (Lightning skips this hook for weights only)."""
@@ -126,6 +154,7 @@ class RunState(UpdateCount):
             **recorded_folder(trainer),
             "ranks": ranks,
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "reached": [asdict(at) for at in self._reached],
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:
@@ -137,9 +166,20 @@ class RunState(UpdateCount):
         for logger in trainer.loggers:
             continue_events(logger, self.updates(trainer))
         self._tokens, self._base = 0, (state or {}).get("tokens") or 0
+        words = (state or {}).get("words")
+        if self._starts is not None and words is None:
+            raise ValueError(
+                "the schedule has amounts of words, which this checkpoint lacks: resume from another one, or name "
+                "steps or tokens"
+            )
+        self._words, self._words_base = 0, words or 0
+        # what was reached is not due again
+        now = asdict(Progress(self.updates(trainer), self._base, None, words))
+        before, after = (state or {}).get("reached") or (now, now)
+        self._reached = Progress(**before), Progress(**after)
         if state is None or "ranks" not in state:
             log.warning(
-                "this checkpoint contains no resume state (weights only, or not lmdyn's): resuming is not exact"
+                "this checkpoint has no resume state (only weights, or not lmdyn's): resuming is not exact"
             )
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
@@ -173,7 +213,7 @@ def _check_ranks(
         raise ValueError(
             f"{before}use the same number, since the training data does not declare how its batches are divided "
             "among ranks (lmdyn's does, but not in checkpoints from before 0.1), or start a new run by loading "
-            "its weights in the model"
+            "the checkpoint's weights"
         )
     if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
         raise ValueError(
@@ -195,7 +235,44 @@ def progress(trainer: L.Trainer) -> Progress:
         step=updates(trainer),
         tokens=None if counter is None else counter.tokens,
         learning_rate=float(rates[0]) if rates else None,
+        words=None if counter is None else counter.words,
     )
+
+
+def is_due(trainer: L.Trainer, schedule: Steps) -> bool:
+    """Return whether the last update reached a step or an amount of a schedule. Every rank must call it.
+
+    For a schedule with amounts, this reads the counts from the device after each update.
+
+    Raises:
+        ValueError: if a schedule has amounts, and the trainer no :class:`RunState`.
+    """
+    step = updates(trainer)
+    if not schedule.amounts:
+        return step in schedule
+    counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
+    if counter is None:
+        raise ValueError("a schedule of words or tokens requires counts: add lmdyn.callbacks.RunState()")
+    before, now = counter.last_update(trainer)
+    return step in schedule or schedule.passed(before, now)
+
+
+def _word_starts(trainer: L.Trainer) -> Tensor | None:
+    """Return millionths of a word that each token begins, if a schedule has amounts of words.
+
+    Raises:
+        ValueError: if the data does not know.
+    """
+    schedules = [getattr(c, "schedule", None) for c in callbacks_of(trainer)]
+    if not any(isinstance(s, Steps) and s.words for s in schedules):
+        return None
+    found = read_attribute(datamodule_of(trainer), "word_starts")
+    if found is None:
+        raise ValueError(
+            "a schedule has amounts of words, which this data does not count: name `tokens`, or give the datamodule "
+            "`word_starts`, for each token id the share of its occurrences that begin a word"
+        )
+    return torch.as_tensor(np.asarray(found) * 1e6).round().long()
 
 
 def about_checkpoint(trainer: L.Trainer) -> State:
@@ -204,6 +281,7 @@ def about_checkpoint(trainer: L.Trainer) -> State:
     return {
         "step": at.step,
         "tokens": at.tokens,
+        **({} if at.words is None else {"words": at.words}),
         "learning_rate": at.learning_rate,
         "tokenizer": "tokenizer",
         **COUNTED,

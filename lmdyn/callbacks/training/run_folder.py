@@ -74,7 +74,7 @@ def claim_folder(trainer: L.Trainer, checkpoint: Any = None, *, restarts: bool =
         folder = _new_folder(trainer, logger)
     if not restarts and holds_observations(folder) and not _same_run(folder, path):
         raise ValueError(
-            f"{folder} holds the observations of another run: choose another folder (a version, name or id of the "
+            f"{folder} contains the observations of another run: choose another folder (a version, name or id of the "
             "logger), resume that run from a checkpoint in its resume/, or remove it"
         )
     if trainer.is_global_zero:

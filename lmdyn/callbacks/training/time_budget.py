@@ -96,8 +96,8 @@ class TimeBudget(L.Callback):
         if trainer.lr_scheduler_configs:
             kinds = sorted({type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs})
             raise ValueError(
-                f"expected a module without scheduler, since TimeBudget sets the learning rate, got {kinds}: remove it "
-                "from configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
+                f"expected a module without scheduler, as TimeBudget sets the learning rate, got {', '.join(kinds)}: "
+                "remove it from configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

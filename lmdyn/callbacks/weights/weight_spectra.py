@@ -111,29 +111,29 @@ class WeightSpectra(Observer):
         _of("mean_singular_value", "Mean of the singular values."),
         _of("median_singular_value", "Median of the singular values."),
         _of("singular_value_variance", "Variance of the singular values."),
-        _matrix("stable_rank", "Squared Frobenius norm over squared spectral norm.", low=0.0, headline=True),
+        _matrix("stable_rank", "Squared Frobenius norm / squared spectral norm.", low=0.0, headline=True),
         _matrix(
             "effective_rank",
-            "Exponential of the entropy of the normalized singular values.",
+            "Exponential of the entropy of the singular values, scaled to a sum of 1.",
             low=0.0,
             panel="heads",
             lines="site",
             where=(("matrix", ("qk", "ov")),),
         ),
         _of("numerical_rank", "Number of singular values above the tolerance.", "count"),
-        _of("condition_number", "Largest singular value over the smallest above the tolerance.", low=1.0),
+        _of("condition_number", "Largest singular value / smallest one above the tolerance.", low=1.0),
         _of("gini", "Gini index of the magnitudes of the entries.", high=1.0),
-        _of("hoyer", "Hoyer's sparsity of the entries.", high=1.0),
+        _of("hoyer", "Hoyer's sparsity index of the entries.", high=1.0),
         _of("singular_value", "The k-th largest singular value."),
-        _of("distance", "Frobenius norm of the difference from the reference."),
-        _reference("relative_distance", "Distance over the Frobenius norm of the reference."),
-        _reference("angle", "Angle between the weights and the reference as vectors.", "degrees", high=180.0),
+        _of("distance", "Frobenius norm of the difference from the reference's matrix."),
+        _reference("relative_distance", "Distance / Frobenius norm of the reference's matrix."),
+        _reference("angle", "Angle between both matrices as vectors.", "degrees", high=180.0),
         _alike(
             "output_cosine",
-            "Mean cosine of a token's vectors in the embedding and in the output layer.",
+            "Mean over tokens of the cosine between a token's vectors in embedding and output layer.",
             low=-1.0,
         ),
-        _alike("output_cka", "Linear CKA of embedding and output layer, with tokens as samples.", low=0.0),
+        _alike("output_cka", "Linear CKA of embedding and output layer; samples are tokens.", low=0.0),
     )
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ class WeightSpectra(Observer):
                 "by name and shape: compare with a checkpoint of the same architecture"
             )
         if missing:
-            report(self.name, f"distances from {name} of {', '.join(missing)} are left out: it has none")
+            report(self.name, f"no distances from {name} of {', '.join(missing)}, which it lacks")
 
     def _found_heads(self, module: Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

@@ -1,15 +1,14 @@
 """Loss and accuracy over training, by tag and by frequency of the target word."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.sums import Row, Sums
@@ -58,7 +57,7 @@ class LearningCurves(StreamingObserver):
     recorded = (
         Quantity(
             "loss",
-            "Mean token loss, of all targets, of those with a tag, or in a band of frequency ranks.",
+            "Mean loss of a token: over all targets, those with a tag, or those in a band of frequency ranks.",
             "nats",
             low=0.0,
             better="lower",
@@ -66,10 +65,10 @@ class LearningCurves(StreamingObserver):
             panel="loss",
             lines="group",
         ),
-        Quantity("perplexity", "exp of the mean token loss.", low=1.0, better="lower"),
+        Quantity("perplexity", "Exponential of the mean token loss.", low=1.0, better="lower"),
         Quantity(
             "accuracy",
-            "Targets that are predicted first.",
+            "Targets to which the model gives the highest probability.",
             "share",
             low=0.0,
             high=1.0,
@@ -98,20 +97,6 @@ class LearningCurves(StreamingObserver):
     def band_names(self) -> list[str]:
         """Names of the frequency bands."""
         return band_names(self.bands)
-
-    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report bands of frequency ranks without words."""
-        if self.band_of is None or tuple(self.bands) == _BANDS:  # default bands are not reported
-            return
-        held = set(self.band_of.unique().tolist())
-        # the last band, of all remaining words, may be empty for a small vocabulary
-        if empty := [name for i, name in enumerate(self.band_names[:-1]) if i not in held]:
-            yield expected(
-                f"words of the frequency ranks {', '.join(empty)}",
-                f"{int((self.band_of >= 0).sum())} words",
-                "set lower `bands`",
-                stops=False,
-            )
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return means by group, for each grouping."""

@@ -1,28 +1,25 @@
 """Minimal pairs: how often a language model prefers the right one of two sentences, during training."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
-import lightning as L
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 from torch.nn import Module
 
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.statistics.intervals import share_interval
 from lmdyn.analysis.words.minimal_pairs import Ties, onset, pair_accuracy, sentence_scores
-from lmdyn.analysis.words.surprisal import EncodedTexts, PseudoLikelihood
+from lmdyn.analysis.words.ngram_models import NgramModels
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.checked_fields import From
-from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
-from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.protocols import HasPairs, require
-from lmdyn.callbacks.observing.run import open_data
+from lmdyn.callbacks.observing.findings import Foreseen, expected
+from lmdyn.callbacks.observing.protocols import HasPairs, HasTrainingPart, require
 from lmdyn.callbacks.observing.sums import Row, tabulate
+from lmdyn.callbacks.words.ngram_divergence import count_ngrams
+from lmdyn.callbacks.words.scored_texts import ScoredTexts, first_row
 from lmdyn.runs.schema import Quantity, select, wide
 
 __all__ = ["MinimalPairs"]
@@ -47,7 +44,7 @@ def _count(name: str, meaning: str, tags: tuple[str, ...] = ("",)) -> Quantity:
     return Quantity(name, meaning, "count", low=0.0, tags=tags)
 
 
-class MinimalPairs(Observer):
+class MinimalPairs(ScoredTexts):
     """Share of minimal pairs of which the model gives the right sentence the higher probability.
 
     The probe has ``pairs``, such as :class:`~lmdyn.datamodules.PairFiles`. A sentence's score is the sum of the
@@ -62,42 +59,39 @@ class MinimalPairs(Observer):
     are Wilson's, for other pairs: a tie counts as half a right one. Accuracies that include logits that are not finite
     are NaN.
 
-    Accuracies are compared with ``chance``, ½, and with that of always preferring the sentence of fewer tokens
-    (``shorter``). An n-gram model, another floor, is not among them: it would have to be counted from training text.
+    Accuracies are compared with ``chance``, ½, with that of always preferring the sentence of fewer tokens
+    (``shorter``), and with that of the Kneser-Ney model of the run's training text (``ngram``), if an order is given.
 
     The records have the ``log_ratio`` of each pair: onsets, flips and the agreement of runs are computed from them by
     :func:`~lmdyn.analysis.onset`, :func:`~lmdyn.analysis.flips` and :func:`~lmdyn.analysis.pair_agreement`.
 
     Args:
-        scoring: ``causal`` or ``masked``; by default as measured.
+        scoring: ``causal``, ``masked`` or ``mntp``; by default causal or masked, as measured.
         pseudo: what is masked when a masked model predicts a piece: the ``piece``, or also the ``rest_of_word``.
         start: the token before a causal model's text; see :func:`~lmdyn.analysis.surprisals`.
         most: number of pairs of a paradigm, the first ones; None for all.
         ties: a tie counts ``half``, or 0 or 1 as drawn (``draw``), the same at each step.
         seed: seed of the draws.
         batch_tokens: maximum number of tokens of a batch.
+        ngram: order of an n-gram model of the run's training text, such as 5, which is counted once; None for none.
         probe: datamodule with ``pairs``, required.
 
     Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`; of paradigms, ``accuracy`` only.
 
     Raises:
         ValueError: for data without pairs, a run without tokenizer, an encoder-decoder, sentences longer than the model
-            can read (with file and line), or without a predicted piece.
+            can read (with file and line), or without a predicted piece; for ``ngram`` without a training text.
 
     Reference: Marvin & Linzen 2018; Warstadt et al. 2020 (BLiMP); masked models: Salazar et al. 2020, Kauf & Ivanova
         2023.
     """
 
-    scoring: Literal["causal", "masked"] | None = None
-    pseudo: PseudoLikelihood = "piece"
-    start: str | None = None
     most: Annotated[int, From(1)] | None = None
     ties: Ties = "half"
     seed: int = 0
-    batch_tokens: Annotated[int, From(16)] = 4096
+    ngram: Annotated[int, From(2)] | None = None
 
     needs = (HasPairs,)
-    not_settings = Observer.not_settings | {"batch_tokens"}
     figure_rows = pc.field("quantity") != "log_ratio"
     recorded = (
         _accuracy(
@@ -109,36 +103,35 @@ class MinimalPairs(Observer):
             headline=True,
             where=(("by", ("", "field", "attractors")),),
         ),
-        _accuracy("accuracy_low", "Lower end of its interval of 95 %, for other pairs.", ()),
-        _accuracy("accuracy_high", "Upper end.", ()),
+        _accuracy("accuracy_low", "Lower end of the accuracy's 95 % interval over pairs.", ()),
+        _accuracy("accuracy_high", "Upper end of the accuracy's 95 % interval over pairs.", ()),
         _accuracy(
             "accuracy_by_token",
-            "The same by the mean log-probability of a token.",
+            "Accuracy of comparing the mean log-probability of a token.",
         ),
         _accuracy(
             "accuracy_by_character",
-            "The same by the log-probability over the number of characters.",
+            "Accuracy of comparing the log-probability divided by the number of characters.",
         ),
         _accuracy(
             "shorter",
-            "Accuracy of preferring the sentence of fewer tokens.",
+            "Accuracy of always choosing the sentence with fewer tokens.",
             better=None,
         ),
+        _accuracy("ngram", "Accuracy of an n-gram model of the training text.", better=None),
         _accuracy(
             "chance",
-            "Accuracy of a coin.",
+            "Accuracy of choosing by chance.",
             ("",),
             better=None,
         ),
         _count(
             "pairs",
-            "Number of pairs.",
+            "Number of pairs of sentences.",
             _OF_GROUPS,
         ),
-        _count("indistinct", "Pairs that differ in an unknown word, or not at all: they count half."),
-        _count(
-            "unknown_words", "Words of all sentences, or pieces of words, that the tokenizer does not know."
-        ),
+        _count("indistinct", "Pairs that differ in an unknown word, or not at all; each counts half."),
+        _count("unknown_words", "Words or pieces that the tokenizer does not know, in all sentences."),
         Quantity(
             "log_ratio",
             "Log-probability of the right sentence less that of the other.",
@@ -148,27 +141,30 @@ class MinimalPairs(Observer):
     )
 
     @property
-    def reads_data(self) -> bool:
-        """Whether it reads batches: it reads the sentences of its probe itself."""
-        return False
+    def content(self) -> Any:
+        """The pairs."""
+        return self.pairs[["good", "bad", *_GROUPINGS, "pair"]].to_numpy().tolist()
 
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, what was determined from the model, and the content of the pairs."""
-        content = repr(self.pairs[["good", "bad", *_GROUPINGS, "pair"]].to_numpy().tolist())
-        digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-        return {**super().settings, "forward": self.forward, "probe_set": digest}
+        settings = super().settings
+        if self.ngram is None:  # as before there was this argument
+            settings.pop("ngram")
+        else:
+            settings["train_set"] = self._train.fingerprint
+        return settings
 
     def prepare(self) -> None:
         """Read the pairs."""
-        data = self.data
-        if isinstance(self.probe, L.LightningDataModule):
-            first = rank_and_world_size()[0] == 0
-            open_data(self.probe, self.run, self.name, rank_zero=first, barrier=_wait)
-        if data is None or self.run.tokenizer is None:
-            lacks = "a `probe` with pairs, such as PairFiles" if data is None else "the run's tokenizer"
-            raise ValueError(f"{self.name} requires {lacks}, but there is none")
-        require(self.needs, self.name, datamodule=data)
+        data = self.open_texts("a `probe` with pairs, such as PairFiles")
+        if self.ngram is not None:
+            if self.run.datamodule is None:
+                raise ValueError(
+                    f"{self.name}: `ngram` counts the run's training text, but there is none: omit `ngram`"
+                )
+            require((HasTrainingPart,), self.name, datamodule=self.run.datamodule)
+            self._train = self.part("train", data=self.run.datamodule)
         pairs = cast(HasPairs, data).pairs
         if self.most is not None:
             pairs = pairs.groupby("paradigm", sort=False).head(self.most)
@@ -185,64 +181,38 @@ class MinimalPairs(Observer):
 
     def check_module(self, module: Module) -> None:
         """Encode the sentences as the module reads them."""
-        try:
-            self.encoded = EncodedTexts(
-                module,
-                self.run.tokenizer,
-                self.texts,
-                objective=self.scoring,
-                pseudo=self.pseudo,
-                start=self.start,
-                forward=self.forward,
-            )
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
-        self._found |= {"scoring": self.encoded.objective, "start": self.encoded.start}
+        self.encoded = self.encode(module, self.texts)
         unknown = self.run.tokenizer.unk_token_id
         ids = [text.ids for text in self.encoded.encoded]
         both = zip(self.good, self.bad, strict=True)
         self.indistinct = np.array([_indistinct(ids[g], ids[b], unknown) for g, b in both])
+        if self.ngram is not None:
+            masked = self.encoded.objective != "causal"
+            size = len(self.run.tokenizer)
+            counts = count_ngrams(self, self._train, None, self.ngram, size, masked=masked)
+            found = [float(p.sum()) for p in NgramModels(counts).log_probabilities(self.ngram, ids)]
+            self._by_ngrams = np.array(found)
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report sentences that cannot be scored, and pairs that count half; the memory of logits."""
-        lengths, context = np.array(self.encoded.lengths), self.encoded.context
-        if context is not None and (lengths > context).any():
-            yield expected(
-                f"sentences of at most {context} tokens, the positions of the model",
-                f"{lengths.max()} in {self._where(lengths > context)}",
-                "remove the pair",
-            )
-        scored = np.bincount(self.encoded.text[self.encoded.scored], minlength=len(self.texts))
-        if (scored == 0).any():
-            yield expected(
-                "sentences with a piece to predict",
-                f"none in {self._where(scored == 0)}",
-                "set `start` to a token, or remove the pair",
-            )
+        yield from self.unscored(self.encoded, "sentences", "sentences", "pair", self._where)
         if self.indistinct.any():
-            first = self.pairs.iloc[self.indistinct.argmax()]
             yield expected(
                 "pairs that differ in words that the tokenizer knows",
                 f"{self.indistinct.sum()} of {len(self.pairs)} that differ in unknown ones or not at all, such as "
-                f"{first['file']}:{first['line']}",
-                "they count half; choose pairs of the model's words",
+                f"{first_row(self.pairs, self.indistinct)}",
+                "these pairs count half; choose pairs of words that the model knows",
                 stops=False,
             )
-        size = self.batch_tokens * len(self.run.tokenizer) * 8
-        yield Cost(f"logits of {self.batch_tokens} tokens, twice", size, "lower `batch_tokens`")
+        yield from super().foresee(module)
 
     def _where(self, wrong: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
         """Return file and line of the first pair with one of these texts."""
-        first = self.pairs.iloc[(wrong[self.good] | wrong[self.bad]).argmax()]
-        return f"{first['file']}:{first['line']}"
+        return first_row(self.pairs, wrong[self.good] | wrong[self.bad])
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Score the sentences, divided among ranks."""
-        read = self.encoded.read(module, self.batch_tokens, rank_and_world_size(), whole=False)
-        found = np.full(len(self.encoded.ids), np.nan)
-        for part in gather([(np.array(asked, dtype=int), values[:, 0]) for asked, values in read]):
-            for asked, values in part:
-                found[asked] = values
+        found = self.encoded.log_probabilities(module, self.batch_tokens)
         pieces = pd.DataFrame({"text": self.encoded.text, "log_probability": found})
         scores = sentence_scores(pieces[self.encoded.scored], self.texts)
         return tabulate(self._rows(scores), {"by": "", "group": "", "pair": ""}, self.name, step)
@@ -253,6 +223,10 @@ class MinimalPairs(Observer):
         right = {name: pair_accuracy(good[c], bad[c], self.ties, self.seed) for name, c in _SCORES.items()}
         tokens = np.bincount(self.encoded.text, minlength=len(self.texts))
         right["shorter"] = pair_accuracy(-tokens[self.good], -tokens[self.bad])
+        if self.ngram is not None:
+            ratio = self._by_ngrams[self.good] - self._by_ngrams[self.bad]
+            floor = np.where(self.indistinct, 0, ratio)
+            right["ngram"] = pair_accuracy(floor, np.zeros_like(floor))
         yield (
             {},
             {
@@ -281,11 +255,6 @@ class MinimalPairs(Observer):
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw accuracies by field and by attractors, and a heat map of paradigms over training, by onset."""
         return super().figures(observations, settings) | _onsets(select(observations, by="paradigm"))
-
-
-def _wait() -> None:
-    """Wait for all ranks."""
-    gather(None)
 
 
 def _indistinct(one: Sequence[int], other: Sequence[int], unknown: int | None) -> bool:

@@ -27,6 +27,7 @@ from lmdyn.analysis.words.word_masks import one_masked
 from lmdyn.callbacks.observing.amounts import count_tokens
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, texts_of, to_device
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
 from lmdyn.callbacks.observing.run import report
@@ -50,7 +51,7 @@ def _bits(name: str, meaning: str, **more: Any) -> Quantity:
 def _correlation(name: str, kind: str) -> Quantity:
     return Quantity(
         name,
-        f"{kind} correlation over positions of the log-probabilities of the next word, of the two models.",
+        f"{kind} correlation over positions between both models' log-probabilities of the next word.",
         low=-1.0,
         high=1.0,
         tags=_TAGS,
@@ -104,24 +105,24 @@ class NgramDivergence(StreamingObserver):
     recorded = (
         _bits(
             "kl",
-            "Mean divergence of the model from an n-gram model, D(n-gram ‖ model).",
+            "Mean Kullback-Leibler divergence D(n-gram ‖ model) of the model from an n-gram model.",
             panel="divergence",
             headline=True,
             short="D(n-gram ‖ model)",
             where=_SHOWN,
         ),
-        _bits("cross_entropy", "Mean cross-entropy of the model with respect to an n-gram model."),
+        _bits("cross_entropy", "Mean cross-entropy of the model under the predictions of an n-gram model."),
         _correlation("pearson", "Pearson's"),
         _correlation("spearman", "Spearman's"),
         _bits(
             "drawn_loss",
-            "Loss on text drawn from an n-gram model.",
+            "Mean loss of the model on text drawn from an n-gram model.",
             better="lower",
             panel="drawn_text",
             floor="drawn_entropy",
         ),
-        _bits("drawn_entropy", "Loss of the n-gram model itself on this text."),
-        Quantity("positions", "Positions of a mean.", "count", low=0.0, tags=()),
+        _bits("drawn_entropy", "Mean loss of an n-gram model on text drawn from that model."),
+        Quantity("positions", "Number of positions over which a mean is taken.", "count", low=0.0, tags=()),
     )
 
     # ---------------------------------------------------------------- before training
@@ -129,9 +130,7 @@ class NgramDivergence(StreamingObserver):
     def prepare(self) -> None:
         """Open the training text."""
         if not self.smoothings:
-            raise ValueError(
-                f"{self.name}: smoothings is empty: expected some of raw, backoff and kneser_ney"
-            )
+            raise ValueError(f"{self.name}: smoothings is empty: expected raw, backoff or kneser_ney")
         self._train = self.part("train", self.train_tokens)
         self._models: NgramModels | None = None
 
@@ -153,7 +152,8 @@ class NgramDivergence(StreamingObserver):
         self.masked = model_reading(module, batch, self.forward) == "bidirectional"
         with torch.no_grad():
             size = logits_of(call_module(module, batch, forward=self.forward)).shape[-1]
-        self._models = models = NgramModels(self._counted(size))
+        counts = count_ngrams(self, self._train, self.train_tokens, self.order, size, masked=self.masked)
+        self._models = models = NgramModels(counts)
         self._drawn: dict[int, Int[Tensor, "rows time"]] = {}
         self._entropies: dict[int, float] = {}
         if self.masked:
@@ -172,26 +172,6 @@ class NgramDivergence(StreamingObserver):
                 texts = models.draw(n, rows, time, self.seed)
                 self._drawn[n] = torch.from_numpy(texts)
                 self._entropies[n] = models.entropy(n, texts)
-
-    def _counted(self, vocab_size: int) -> NgramCounts:
-        """Count the training text, or return the counts of the same text in the run's folder."""
-        found = self._train.fingerprint
-        key = (found, self.train_tokens, self.order, vocab_size, "masked" if self.masked else "causal")
-        folder = self.run.log_dir / "ngrams" / "-".join(map(str, key))
-        if rank_and_world_size()[0] == 0 and not (found and folder.exists()):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-                new = Path(temporary, folder.name)
-                new.mkdir()
-                counts = NgramCounts.of(texts_of(self._train, self.masked), vocab_size, self.order, new)
-                total = int(counts.levels[0].counts.sum())
-                report(self.name, f"{total:,} training tokens are counted in {folder}")
-                if not found:  # unknown whether the text is the same
-                    shutil.rmtree(folder, ignore_errors=True)
-                with suppress(OSError):  # another worker was first
-                    new.rename(folder)
-        gather(None)  # wait for the files
-        return NgramCounts.read(folder)
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of the scores of all positions."""
@@ -276,6 +256,29 @@ class NgramDivergence(StreamingObserver):
             yield place, values
         for n, losses in self._of_drawn.items():
             yield {"smoothing": "kneser_ney", "order": n}, losses
+
+
+def count_ngrams(
+    observer: Observer, train: ProbeSet, tokens: int | None, order: int, vocab_size: int, *, masked: bool
+) -> NgramCounts:
+    """Count the n-grams of a training text, or return the counts of the same text in the run's folder."""
+    found = train.fingerprint
+    key = (found, tokens, order, vocab_size, "masked" if masked else "causal")
+    folder = observer.run.log_dir / "ngrams" / "-".join(map(str, key))
+    if rank_and_world_size()[0] == 0 and not (found and folder.exists()):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            new = Path(temporary, folder.name)
+            new.mkdir()
+            counts = NgramCounts.of(texts_of(train, masked), vocab_size, order, new)
+            total = int(counts.levels[0].counts.sum())
+            report(observer.name, f"{total:,} training tokens are counted in {folder}")
+            if not found:  # unknown whether the text is the same
+                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another worker was first
+                new.rename(folder)
+    gather(None)  # wait for the files
+    return NgramCounts.read(folder)
 
 
 class _Positions:

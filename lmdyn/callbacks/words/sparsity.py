@@ -50,7 +50,7 @@ _MEANS = {  # what is averaged, and the title of its panel
     "chi_activation": ("χ = ‖v‖₂/‖v‖₁ of the activation", "concentration χ of activations"),
     "chi_gradient": ("χ = ‖v‖₂/‖v‖₁ of the gradient of the summed loss", "concentration χ of gradients"),
     "l1_gradient": (
-        "the gradient's ‖·‖₁; tokens that no loss reaches are left out",
+        "the gradient's ‖·‖₁, without tokens that no loss reaches",
         "gradient norm ‖·‖₁",
     ),
     "attention_entropy": ("the entropy of attention, mean over heads", "attention entropy"),
@@ -60,8 +60,8 @@ _MEANS = {  # what is averaged, and the title of its panel
     ),
 }
 _WITHOUT_STRUCTURE = {
-    "chi_uniform": "χ of vectors with the same number of units, uniform about 0, as of untrained gradients.",
-    "chi_gaussian": "χ of Gaussian vectors with the same width.",
+    "chi_uniform": "χ of vectors of the site's width, uniform around 0, as in gradients of an untrained model.",
+    "chi_gaussian": "χ of Gaussian vectors of the site's width.",
 }
 
 _from_0 = partial(Quantity, low=0.0)
@@ -90,9 +90,12 @@ def _quantities() -> Iterator[Quantity]:
                 where=(("role", ("target",)), ("pos_class", _BANDS)),
             )
             yield _from_0(
-                f"{name}_types_error", "Its standard error over blocks of sentences.", unit, tags=of_class
+                f"{name}_types_error",
+                f"Standard error of {name}_types, over blocks of sentences.",
+                unit,
+                tags=of_class,
             )
-        rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(";")[0]
+        rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(",")[0]
         yield _from_0(
             rho,
             f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample.",
@@ -105,19 +108,17 @@ def _quantities() -> Iterator[Quantity]:
             short=f"correlation ρ of {short}\nwith word frequency",
             where=(("pos_class", ("",)),),
         )
-        yield _from_0(f"{rho}_error", "Its standard error over word types (jackknife).", tags=tags)
+        yield _from_0(f"{rho}_error", "Standard error of ρ, over word types (jackknife).", tags=tags)
     yield _from_0(
         "words",
-        "Number of words for a correlation, or in a band of training frequency.",
+        "Number of word types in a correlation, or in a band of training frequency.",
         "count",
         tags=("<role>", "<role>/<pos_class>"),
     )
     for name, what in _WITHOUT_STRUCTURE.items():
         yield _from_0(name, what, high=1.0, tags=("<site>",))
-    yield _from_0(
-        "unigram_entropy", "Entropy of the words' frequencies, the loss of a unigram model.", "nats"
-    )
-    yield _from_0("frequency", "Occurrences of each word in the text of the frequencies.", "count", tags=())
+    yield _from_0("unigram_entropy", "Entropy of the words' frequencies: a unigram model's loss.", "nats")
+    yield _from_0("frequency", "Count of a word in the text named by `frequency`.", "count", tags=())
 
 
 class Sparsity(StreamingObserver):

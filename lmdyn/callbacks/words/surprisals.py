@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.batches import labels_of, text_of
@@ -26,7 +25,6 @@ from lmdyn.analysis.words.words_in_pieces import (
     spell,
     word_log_probability,
 )
-from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch
@@ -34,11 +32,10 @@ from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import FrequencySource
-from lmdyn.runs.schema import Quantity, select, wide
+from lmdyn.runs.schema import Quantity
 
 __all__ = ["Surprisals"]
 
-_MOST_SHOWN = 8
 _SOME = 5  # of words, in a message
 
 
@@ -95,11 +92,11 @@ class Surprisals(StreamingObserver):
 
     uses_labels = True
     columns = {"word": ""}
-    figure_rows = pc.field("quantity") != "contexts"
+    figure_rows = pc.field("word") == ""
     recorded = (
         Quantity(
             "surprisal",
-            "Mean surprisal over contexts of a word, and the mean of all words.",
+            "Mean surprisal of a word over contexts; without a word, the mean over all words.",
             "bits",
             low=0.0,
             better="lower",
@@ -110,19 +107,19 @@ class Surprisals(StreamingObserver):
         ),
         Quantity(
             "unigram",
-            "Surprisal of a word by its frequency alone, and the mean of all words.",
+            "Surprisal of a word by frequency alone; without a word, the mean over all words.",
             "bits",
             low=0.0,
         ),
         Quantity(
             "contexts",
-            "Number of contexts of a word, and the sum of all words.",
+            "Number of contexts of a word; without a word, the sum over all words.",
             "count",
             low=0.0,
         ),
         Quantity(
             "words",
-            "Number of words.",
+            "Number of words that have enough contexts.",
             "count",
             low=0.0,
         ),
@@ -131,7 +128,9 @@ class Surprisals(StreamingObserver):
     def prepare(self) -> None:
         """Read the list, and what the pieces of the tokenizer do."""
         if self.run.tokenizer is None:
-            raise ValueError(f"{self.name} requires the run's tokenizer, but there is none")
+            raise ValueError(
+                f"{self.name} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
+            )
         self.listed = self._read_list()
         try:
             self.table = PieceTable.of(self.run.tokenizer)
@@ -254,7 +253,7 @@ class Surprisals(StreamingObserver):
         unknown = [word for word in self.listed or () if self._is_unknown(word)]
         rare = [word for word in self.listed or () if word not in {*self.chosen, *unknown}]
         for words, of, what in (
-            (unknown, "words that the tokenizer can spell", "choose words of its vocabulary, in its case"),
+            (unknown, "words that the tokenizer can spell", "choose words of the tokenizer, in its case"),
             (rare, f"words with {contexts}", remedy),
         ):
             if words:
@@ -323,27 +322,3 @@ class Surprisals(StreamingObserver):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return all rows except those of words."""
         return observations["word"].eq("")
-
-    @classmethod
-    def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw the mean, and the words whose surprisal falls most."""
-        words = observations[observations["word"].ne("")]
-        return super().figures(observations, settings) | _falling(select(words, quantity="surprisal"))
-
-
-@fig.in_style
-def _falling(rows: pd.DataFrame) -> dict[str, Figure]:
-    """Draw the words whose surprisal falls most, in the order of their last values."""
-    courses = wide(rows, "word").dropna(axis=1)
-    if len(courses) < 2 or courses.empty:
-        return {}
-    fall = (courses.iloc[0] - courses.iloc[-1]).sort_values(ascending=False, kind="stable")
-    shown = courses[fall.index[:_MOST_SHOWN]].sort_values(courses.index[-1], axis=1)
-    figure, axes = fig.new_figure(6.4, 3.6)
-    for i, (word, values) in enumerate(shown.items()):
-        axes.plot(shown.index, values, marker=".", label=str(word), **fig.line_style(i))
-    fig.set_step_axis(axes, list(shown.index))
-    axes.set_ylabel("surprisal (bits)")
-    axes.set_title("words whose surprisal falls most")
-    fig.outer_legend(axes)
-    return {"words": figure}

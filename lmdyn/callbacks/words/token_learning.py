@@ -144,16 +144,16 @@ class TokenLearning(Observer):
     reads = "masked"
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
-        _share("reconstruction", "Words that are reconstructed, of all or of a group."),
-        _share("prediction", "Words that are predicted when masked, of all or of a group."),
-        Quantity("words", "Words to be reconstructed.", "count", low=1.0, tags=()),
-        Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
+        _share("reconstruction", "Visible words that the model reconstructs: of all words or of a group."),
+        _share("prediction", "Masked words that the model predicts: of all words or of a group."),
+        Quantity("words", "Number of words to reconstruct.", "count", low=1.0, tags=()),
+        Quantity("masked_words", "Number of words that were masked.", "count", low=1.0, tags=()),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.quantities:
-            raise ValueError(f"quantities is empty: expected some of {list(_QUANTITIES)}")
+            raise ValueError(f"quantities is empty: expected some of {', '.join(_QUANTITIES)}")
         if any(a > b for a, b in self.bands) or any(a[1] >= b[0] for a, b in pairwise(self.bands)):
             raise ValueError(f"bands are {self.bands}: expected [first, last] ranks in increasing order")
         if "rank" in (self.by or ()) and not self.bands:
@@ -179,7 +179,7 @@ class TokenLearning(Observer):
         if batch is None or not {"input_ids", "words"} <= batch.keys():
             raise ValueError(
                 f"{self.name}: expected batches with `input_ids` and `words` (the word of each token), "
-                f"got {sorted(batch or ())}: pass a `probe` with them, such as a SpanCorpus"
+                f"got {', '.join(sorted(batch or ())) or 'none'}: pass a `probe` with them, such as a SpanCorpus"
             )
         self._groupings: dict[str, _Grouping] = {
             by: self._grouping(by) for by in self._chosen_groupings(batch)
@@ -214,15 +214,15 @@ class TokenLearning(Observer):
         layers = [name for name in ("xpos", "upos") if name in known and name in batch]
         if self.by is None and not layers:
             raise ValueError(
-                f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got {known}: "
-                "choose groupings by `by`, such as ['rank'] or []"
+                f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got "
+                f"{', '.join(known) or 'none'}: choose groupings by `by`, such as ['rank'] or []"
             )
         of_tags = ("pos", "verb_form") if "xpos" in layers else ("upos",)
         by = self.by if self.by is not None else (*of_tags, *(("rank",) if self.bands else ()))
         if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
             raise ValueError(
-                f"{self.name}: groupings {list(by)} require layers {missing}, the probe set has {known}: choose "
-                "others by `by`"
+                f"{self.name}: groupings {', '.join(by)} require layers {', '.join(missing)}, got {', '.join(known)}: "
+                "choose others by `by`"
             )
         return by
 
@@ -243,8 +243,8 @@ class TokenLearning(Observer):
         of_tag = {tag: i for i, tags in enumerate(groups.values()) for tag in tags}
         if not any(tag in of_tag for tag in labels):
             raise ValueError(
-                f"{self.name}: grouping {by!r} expects Penn Treebank tags in the layer 'xpos', got {labels[:10]}…: "
-                "choose other groupings by `by`, such as ['upos']"
+                f"{self.name}: grouping {by!r} expects Penn Treebank tags in the layer 'xpos', got "
+                f"{', '.join(labels[:10])}…: choose other groupings by `by`, such as ['upos']"
             )
         return _Grouping(list(groups), layer, torch.tensor([of_tag.get(tag, -1) for tag in labels]))
 

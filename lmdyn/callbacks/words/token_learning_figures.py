@@ -63,7 +63,8 @@ def _draw(table: pd.DataFrame, half: "pd.Series[float]", quantity: str, by: str)
         if half.iloc[part].isna().all():
             ax.set_yticks([])
             fig.say_why_empty(
-                ax, f"no group was learned: at the last step\nat most {LEAST:.0%} of its words are right"
+                ax,
+                f"no group was learned: at the last step, at most\n{LEAST:.0%} of the words of each are right",
             )
         else:  # values that end near 0 can be many times that by chance
             fig.from_zero(ax, min(1.5, ax.get_ylim()[1]))

@@ -1,6 +1,5 @@
 """Knowledge of a masked language model about the world, fact by fact, during training."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -23,12 +22,12 @@ from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import HasFacts
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.words.world_knowledge_figures import examples
-from lmdyn.runs.schema import Quantity
+from lmdyn.runs.schema import Quantity, select, wide
 
 __all__ = ["WorldKnowledge"]
 
-_EXAMPLES = 12  # facts per relation whose predictions the figures during training can show
+_EXAMPLES = 12  # facts of the table of predictions
+_MOST_STEPS = 7  # its columns
 
 
 def _precision(name: str, meaning: str, tags: tuple[str, ...], **panel: Any) -> Quantity:
@@ -72,11 +71,12 @@ class WorldKnowledge(Observer):
 
     uses_labels = True
     reads = "masked"
+    figure_rows = pc.field("quantity") != "hit"
 
     recorded = (
         _precision(
             "p_at_1",
-            "Facts that are known: of a relation, or the mean over relations, of a kind or of all.",
+            "Facts that the model knows: of a relation, or the mean over all relations or those of a kind.",
             _OF_KINDS,
             **_MEANS,
         ),
@@ -85,13 +85,13 @@ class WorldKnowledge(Observer):
         ),
         _precision(
             "p_at_1_lowest",
-            "p_at_1 of the wording with the lowest precision; p_at_1 is the mean over wordings.",
+            "Lowest p_at_1 of a wording of the questions; p_at_1 itself is the mean over wordings.",
             ("", "<relation>"),
         ),
-        _precision("p_at_1_highest", "p_at_1 of the wording with the highest precision.", ("", "<relation>")),
+        _precision("p_at_1_highest", "Highest p_at_1 of a wording of the questions.", ("", "<relation>")),
         Quantity(
             "majority",
-            "Score of the most frequent object of each relation: a model that knows no fact.",
+            "Facts answered correctly if each answer is the relation's most frequent object.",
             "share",
             low=0.0,
             high=1.0,
@@ -99,9 +99,9 @@ class WorldKnowledge(Observer):
         ),
         Quantity("facts", "Number of facts.", "count", low=0.0, tags=("", "<relation>")),
         Quantity(
-            "known", "Number of known facts, in the whole vocabulary.", "count", low=0.0, better="higher"
+            "known", "Number of facts known in the whole vocabulary.", "count", low=0.0, better="higher"
         ),
-        Quantity("hit", "1 if a fact is known, else 0.", low=0.0, high=1.0, tags=()),
+        Quantity("hit", "1 if the model knows the fact, else 0.", low=0.0, high=1.0, tags=()),
     )
 
     needs = (HasFacts,)
@@ -110,20 +110,12 @@ class WorldKnowledge(Observer):
         """Check the questions and select examples for figures."""
         if missing := [name for name in ("relation", "fact") if name not in self.probe_set.label_names]:
             raise ValueError(
-                f"{self.name}: the `label_names` of the probe set lack {missing}: pass a FactCorpus as `probe`, or "
-                "name each relation and each fact there"
+                f"{self.name}: the `label_names` of the probe set lack {', '.join(missing)}: pass a FactCorpus as "
+                "`probe`, or name each relation and each fact there"
             )
         facts = self._facts
         self._found |= {"templates": facts.templates, "relation_kinds": facts.relation_kinds}
         self._found["candidates"] = len(facts.candidates)
-        # rows for the figures during training: known facts, and some examples with all rows
-        names, of_relation = self.probe_set.label_names["fact"], defaultdict(list)
-        for example in self._facts.examples:
-            of_relation[int(example["relation"])].append(names[int(example["fact"])])
-        some = [name for facts in of_relation.values() for name in spread_out(facts, _EXAMPLES)]
-        self.figure_rows = (
-            (pc.field("quantity") != "hit") | (pc.field("value") == 1) | pc.field("fact").isin(some)
-        )
 
     @property
     def _facts(self) -> HasFacts:
@@ -230,11 +222,17 @@ class WorldKnowledge(Observer):
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Draw precision on average and by relation, and predictions for some facts."""
+        """Draw precision on average and by relation."""
         of_relations = observations[observations["relation"].ne("")]
         by_relation = replace(cls.recorded[0], panel="by_relation", lines="relation", where=(), floor="")
-        return (
-            super().figures(observations, settings)
-            | standard_figures(of_relations, [by_relation])
-            | examples(observations, settings.get("templates", {}))
-        )
+        return super().figures(observations, settings) | standard_figures(of_relations, [by_relation])
+
+    @staticmethod
+    def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+        """Return ``examples``: the predictions at some steps for the facts that are learned or forgotten most often."""
+        steps = spread_out(sorted(observations["step"].unique()), _MOST_STEPS)
+        answers = select(observations, quantity="hit", step=steps)
+        turns = wide(answers, "step", ["relation", "fact"]).diff(axis=1).abs().sum(axis=1)
+        chosen = turns[turns > 0].nlargest(_EXAMPLES).index
+        table = answers.pivot(index=["relation", "fact"], columns="step", values="prediction")  # noqa: PD010 (text)
+        return {"examples": table.loc[chosen].rename(columns=str).reset_index()} if len(chosen) else {}

@@ -22,7 +22,7 @@ def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
     sessions = [session for run in runs for session in sessions_of(run)]
     without = [run.name for run in runs if not sessions_of(run)]
     if not sessions:
-        yield "these runs hold no provenance: by which versions and on what they were made is not known"
+        yield "these runs have no provenance.json: their versions and machine are unknown"
         return
     dates = sorted(str(session["began"])[:10] for session in sessions if session.get("began"))
     ended = [session for session in sessions if "cpu_s" in session]
@@ -30,8 +30,8 @@ def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
     memory = max((session.get("peak_memory_mb", 0) for session in ended), default=0) / 1000
     days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     yield (
-        f"made {days} in {len(sessions)} sessions of {hours:.2f} CPU hours, "
-        f"{len(sessions) - len(ended)} of which did not end; at most {memory:.1f} GB of memory"
+        f"made {days} in {len(sessions)} sessions, with {hours:.2f} CPU hours in all; "
+        f"{len(sessions) - len(ended)} sessions did not end; at most {memory:.1f} GB of memory"
     )
     yield from dict.fromkeys(_environment(session) for session in sessions)
     if without:
@@ -47,8 +47,8 @@ def not_ended_words(runs: Sequence[ObservedRun]) -> str:
         trained = [s for s in sessions_of(run) if {"fit", "fork"} & {*map(str, s.get("command", ())[:2])}]
         if trained and "ended" not in trained[-1]:
             cut.append(run.name)
-    told = "what is said of its end is said of the last observation"
-    return f"training has not ended of {', '.join(cut)}: {told}" if cut else ""
+    told = "numbers of the end of training are those of the last observation"
+    return f"the training of {', '.join(cut)} has not ended: {told}" if cut else ""
 
 
 def _environment(session: Mapping[str, Any]) -> str:
@@ -57,5 +57,5 @@ def _environment(session: Mapping[str, Any]) -> str:
     packages = ", ".join(
         f"{name} {versions.get(name, '?')}" for name in ("lmdyn", "torch", "numpy", "python")
     )
-    machine = f"{session.get('processor')}, {session.get('device')}, {session.get('threads')} threads"
+    machine = f"{session.get('processor')}, {session.get('device')}, threads: {session.get('threads')}"
     return f"{packages}; {commit}; {machine}"

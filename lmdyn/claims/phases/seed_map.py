@@ -151,24 +151,24 @@ def map_words(one: SeedMap) -> list[str]:
     left = [f"Left out: {reason}." for reason in one.left]
     if found.states == 1:
         return [
-            "No number of states is significantly more likely of held-out seeds than a single one.",
+            "A single state explains held-out seeds as well as several states do, within chance.",
             *left,
         ]
     low, high = one.against_smooth.interval()
     by = f"{one.against_smooth.mean:.2f} [{low:.2f}, {high:.2f}] nats per observation"
     orders = ", ".join(f"{_order(order)} ({number} seeds)" for order, number in routes[:_MOST_TOLD])
     some = ", ".join(f"{a + 1} or {b + 1} ({i} and {j} seeds)" for a, b, i, j in found.alternatives())
-    how = "gradually or not at all: nothing shows more" if one.p_value > _LEVEL else "other than gradually"
+    how = "gradually, or not at all" if one.p_value > _LEVEL else "by more than gradual variation"
     return [
         f"{found.states} states (measures: {len(one.measures)}, seeds: {seeds}, steps: {len(one.steps)})."
-        + found.at_most * " It is the largest number that was tried: more might fit better.",
+        + found.at_most * " This is the largest number tried: more states might fit better.",
         f"Smooth, monotone curves with the same noise get {one.smooth.states} states: a number of states alone shows "
-        f"no phases. Held-out seeds are more likely than these by {by}"
+        f"no phases. The map predicts held-out seeds better than these curves by {by}"
         + (
             "." if low > 0 else ", which is not shown to be above 0: states may be pieces of a smooth course."
         ),
         f"Seeds enter the states in {len(routes)} orders, most frequently {orders}.",
-        *([f"Alternatives, of which seeds visit one without the other: {some}."] if some else []),
+        *([f"Alternative states, of which a seed visits only one: {some}."] if some else []),
         f"Seeds differ {how} (p = {one.p_value:.2g}, against rotated seeds with the same mean and covariance).",
         *left,
     ]
@@ -204,7 +204,7 @@ def map_tables(one: SeedMap) -> dict[str, pd.DataFrame]:
             changes,
             columns=["from → to", "seeds", "probability", "largest differences (standard deviations)"],
         ),
-        "orders of first entry": pd.DataFrame(
+        "orders in which seeds first enter the states": pd.DataFrame(
             [[_order(order), number] for order, number in found.routes()], columns=["states", "seeds"]
         ),
     }

@@ -17,9 +17,9 @@ __all__ = ["HOW", "number_words", "published_words", "slug", "summary_words", "v
 HOW = (
     "Each claim is about one number per run, and is true where that number lies in a region that was stated before. "
     "The claim holds if the interval of the mean, for other seeds and other texts, lies in the region, fails if it is "
-    "disjoint from it, and is undecided otherwise. With three or four seeds each seed's own interval must lie there "
-    "too; fewer decide nothing. (Of this text): no error over texts is known. After Holm: corrected for all claims "
-    "tested on the same runs. Floor: the number of a model or data without what is claimed; it does not enter the "
+    "disjoint from it, and is undecided otherwise. With three or four seeds, each seed's own interval must lie there "
+    "too; with fewer, the claim is undecided. (Of this text): no error over texts is known. After Holm: corrected for "
+    "all claims tested on the same runs. Floor: the number of a model or data without what is claimed, outside of the "
     "verdict. Void: a condition without which the number is meaningless is not met. Exploratory: the claim was stated, "
     "or changed, after runs had been inspected."
 )

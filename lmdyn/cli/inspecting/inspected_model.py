@@ -31,7 +31,7 @@ from lmdyn.cli.parsing.lightning_parser import essence
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.models.pretrained import hub_folder, load_model, objective_of
-from lmdyn.runs.checkpoint_files import load_weights, newest_checkpoint, read_checkpoint
+from lmdyn.runs.checkpoint_files import checkpoint_folders, load_weights, newest_checkpoint, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import is_pretrained
 from lmdyn.runs.yaml_files import read_yaml
@@ -97,7 +97,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
         return _of_yaml(path, arguments)
     if (path / "config.yaml").is_file():
         return _of_run(path, arguments)
-    if is_pretrained(path) or any(p.is_dir() for p in path.glob("checkpoint-*")):
+    if is_pretrained(path) or checkpoint_folders(path):
         return _of_transformers(name, path, arguments)
     if path.is_dir():
         models = sorted(p for p in path.glob("*/") if is_pretrained(p))

@@ -111,14 +111,13 @@ def print_page(found: Inspection) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(box=None, title=title, title_justify="left", padding=(0, 2), title_style="bold")
     for column in columns:
-        right = column in ("parameters", "share")
+        right = column == "parameters"
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     return table
 
 
 def _sites_table(module: nn.Module, sites: FoundSites) -> Table:
-    table = _table("Sites", "site", "path", "answers", "attention", "parameters", "share")
-    total = sum(p.numel() for p in module.parameters())
+    table = _table("Sites", "site", "path", "answers", "attention", "parameters")
     modules = resolve_sites(module, sites.sites)
     counted: dict[int, int] = {}
     rows: list[tuple[str, ...]] = []
@@ -129,20 +128,14 @@ def _sites_table(module: nn.Module, sites: FoundSites) -> Table:
         size = sum(parameters.values())
         attention = sites.attention.get(name, "").removeprefix(f"{path}.")
         shape = str(tuple(sites.shapes.get(name, ())))
-        rows.append((name, path, shape, attention, f"{size:,}{tied}", _percent(size, total)))
+        rows.append((name, path, shape, attention, f"{size:,}{tied}"))
     for _, alike in groupby(rows, key=lambda row: row[2:]):
         run = list(alike)
         if len(run) > _ALIKE:
-            run[2:-1] = [("…", f"{len(run) - 3} more alike", "", "", "", "")]
+            run[2:-1] = [("…", f"{len(run) - 3} more alike", "", "", "")]
         for row in run:
             table.add_row(*row)
-    if rest := total - sum(counted.values()):
-        table.add_row("(others)", "", "", "", f"{rest:,}", _percent(rest, total))
     return table
-
-
-def _percent(part: int, total: int) -> str:
-    return f"{100 * part / total:.1f} %" if total else ""
 
 
 def _observers_table(found: Inspection) -> Table:

@@ -50,12 +50,10 @@ def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) ->
     """
     body = "".join(sections)
     charts = "data-chart=" in body
-    scripts = [
-        _web(name) for name in ("page.js", "vendor/uPlot.iife.min.js", "chart.js")[: 3 if charts else 1]
-    ]
+    scripts = [_web(name) for name in ("vendor/uPlot.iife.min.js", "chart.js") if charts]
     # of a script that is not among these hashes, nothing runs
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    styles = [_web(name) for name in ("page.css", "vendor/uPlot.min.css")[: 2 if charts else 1]]
+    styles = [_web("page.css"), *([_web("vendor/uPlot.min.css")] if charts else [])]
     about = {"title": title, "body": body, "contents": contents, "scripts": scripts, "styles": styles}
     sources = " ".join(f"'sha256-{one}'" for one in hashes)
     return _environment().get_template("page.html").render(about, sources=sources)

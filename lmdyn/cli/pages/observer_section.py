@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pandas import DataFrame
 
+from lmdyn.callbacks.observing.drawing.step_axis import unit_of
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.cli.pages.chart_data import MOST_VALUES, chart_data
@@ -24,13 +24,13 @@ from lmdyn.cli.pages.html_parts import csv_table, file_beside, html_table, part,
 from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.cli.recorded_observers import UnknownObserverError
-from lmdyn.runs.schema import Quantity, declarations, select
+from lmdyn.runs.schema import Quantity, declarations, select, step_unit
 from lmdyn.runs.store import UnreadableError
 
 log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are not scalars
-_MOST_ROWS = 2_000_000  # of an unknown observer, most of which may not be scalars
+_MOST_STEPS = 30  # of an unknown observer, most of whose rows may not be scalars
 
 Find = Callable[[Path], type[Observer]]
 """Function that returns the observer of the observations in a folder."""
@@ -42,30 +42,6 @@ def known_observer(drawn: DrawnObservations, find: Find) -> type[Observer] | Non
         return find(drawn.folder)
     except UnknownObserverError:
         return None
-
-
-class ReadOnce:
-    """Reads observations of some runs, each choice of rows once.
-
-    Args:
-        runs: the observations; of several runs, the tables have a column ``run``.
-    """
-
-    def __init__(self, runs: Mapping[Path, DrawnObservations], *, named: bool = True) -> None:
-        self._runs, self._named = runs, named
-        self._known: list[tuple[Any, DataFrame]] = []  # expressions of pyarrow cannot be keys
-
-    def __call__(self, rows: Any = None) -> DataFrame:
-        """Return the rows for which an expression holds; all by default."""
-        for choice, table in self._known:
-            if choice is rows:
-                return table
-        tables = [one.read(rows) for one in self._runs.values()]
-        if self._named:
-            tables = [t.assign(run=str(run)) for run, t in zip(self._runs, tables, strict=True)]
-        found = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
-        self._known.append((rows, found))
-        return found
 
 
 def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
@@ -83,7 +59,8 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
 
 def draw_parts(
     observer: type[Observer],
-    read: ReadOnce,
+    pictured: Callable[[], DataFrame],
+    read: Callable[[], DataFrame],
     settings: Mapping[str, Any],
     base: Path,
 ) -> Iterator[str]:
@@ -91,7 +68,8 @@ def draw_parts(
 
     Args:
         observer: the observer.
-        read: its observations.
+        pictured: function that returns the observations that its figures require.
+        read: function that returns all.
         settings: its settings.
         base: prefix of the files' names.
     """
@@ -99,7 +77,10 @@ def draw_parts(
     def made(method: str) -> Iterator[str]:
         if (make := getattr(observer, method, None)) is not None:
             pictures = method == "figures"
-            for name, one in make(read(_figure_rows(observer) if pictures else None), settings).items():
+            observations = pictured() if pictures else read()
+            with unit_of(observations):
+                found = make(observations, settings)
+            for name, one in found.items():
                 file = file_beside(base, name, "csv")
                 yield picture(one, base, name) if pictures else csv_table(one, file, name)
 
@@ -107,7 +88,7 @@ def draw_parts(
         yield from _survived(f"{method} of {base.name}", partial(made, method))
 
 
-def _figure_rows(observer: type[Observer]) -> pc.Expression | Callable[[Sequence[int]], pc.Expression] | None:
+def figure_rows(observer: type[Observer]) -> Any:
     """Return the rows that an observer's figures require; None for all, also if this depends on a running observer."""
     rows = observer.figure_rows
     return rows if isinstance(rows, pc.Expression) or callable(rows) else None
@@ -131,7 +112,8 @@ class DrawnSection:
         scalars: rows of its headline quantity and of the loss.
         recorded: declarations of its quantities.
         learned: its finding.
-        loss: what is said of the loss, by an observer of learning curves.
+        loss: whether it has the loss that the page begins with, that of learning curves.
+        unit: what its steps count.
     """
 
     step: int
@@ -142,7 +124,8 @@ class DrawnSection:
     scalars: DataFrame | None = None
     recorded: Sequence[Quantity] = ()
     learned: Finding | None = None
-    loss: Finding | None = None
+    loss: bool = False
+    unit: str = "updates"
 
 
 @dataclass(frozen=True)
@@ -191,8 +174,7 @@ class ObserverSection:
             observer = self.find(drawn.folder)
         except UnknownObserverError as error:
             yield part("paragraph", f"Without figures: {error}.")
-            few = max(2, _MOST_ROWS // max(len(ends()) // 2, 1))
-            yield from self._chart(ends(), drawn.read(most=few), (), made)
+            yield from self._chart(ends(), drawn.read(most=_MOST_STEPS), (), made)
             yield _last_values(ends(), drawn.steps[0], _MOST_NUMBERS)
             return
         yield part("paragraph", ((observer.__doc__ or "").strip().splitlines() or [""])[0])
@@ -200,20 +182,20 @@ class ObserverSection:
         if len(drawn.steps) < len(drawn.existing):
             told = f"Drawn are {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
             yield part("paragraph", told, "lmdyn report --all", " draws all.")
-        read = ReadOnce({self.run: drawn}, named=False)
+        pictured = cache(partial(drawn.read, figure_rows(observer)))
 
         def scalars(table: DataFrame) -> DataFrame:
             return table[observer.is_scalar(table)]
 
         def curves() -> Iterator[str]:
-            table, at_ends = scalars(read(_figure_rows(observer))), scalars(ends())
+            table, at_ends = scalars(pictured()), scalars(ends())
             if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
-                table = scalars(read())  # figures may use only some of them
+                table = scalars(drawn.read())  # figures may use only some of them
             yield from self._chart(at_ends, table, made.recorded, made)
 
         yield from _survived(f"chart of {base.name}", curves)
         if not self.together:
-            yield from draw_parts(observer, read, settings, base)
+            yield from draw_parts(observer, pictured, drawn.read, settings, base)
         numbers = f"numbers of {base.name}"
         yield from _survived(numbers, lambda: [_last_values(scalars(ends()), drawn.steps[0])])
 
@@ -225,14 +207,15 @@ class ObserverSection:
             return
         if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
             made.tokens = int(max(tokens))
+        made.unit = step_unit(scalars)
         made.numbers = final_numbers(ends, recorded, first_step=self.drawn.steps[0])
-        name, observed = self.drawn.folder.name, len(self.drawn.existing)
+        name = self.drawn.folder.name
         made.learned = finding(scalars, recorded)
-        if self.drawn.store.about()["observer"].endswith("LearningCurves"):
-            made.loss = finding(scalars, recorded, "loss")
+        curves = self.drawn.store.about()["observer"].endswith("LearningCurves")
+        made.loss = curves and bool(scalars["quantity"].eq("loss").any())
         begin = made.learned.begin if made.learned else {}
         made.scalars = select(scalars, quantity=["loss", begin.get("quantity", "")])
-        data = chart_data(name, scalars, recorded, observed=observed, most=self.most, begin=begin)
+        data = chart_data(name, scalars, recorded, most=self.most, begin=begin)
         yield part("data", data_of(self.base.name), data)
 
 

@@ -58,7 +58,7 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
     grouped = None if quantity else next((c for c in charts if len(set(c.rows["line"])) > 1), None)
     said = [] if whole is None else [_of_all(whole, of)]
     if whole is not None and (last := int(whole.rows["step"].max())) < end:
-        said.append(f"After step {last:,}, it has no finite value.")
+        said.append(f"After step {last:,}, the value is not finite.")
     if grouped is not None:
         said += _of_groups(grouped, of, named=whole is None)
     shown = grouped or whole or charts[0]
@@ -90,26 +90,28 @@ def _of_all(chart: NamedChart, of: Quantity | None) -> str:
     name, unit = _name(of, chart.quantity, chart.averaged)
     lines = wide(chart.rows, "line")
     course = lines.dropna(axis=1).mean(axis=1) if lines.notna().all().any() else lines.iloc[:, 0].dropna()
+    return f"{name} {_moved(course, unit)}"
+
+
+def _moved(course: "pd.Series[float]", unit: str) -> str:
     (first, last), (begin, end) = course.iloc[[0, -1]], course.index[[0, -1]]
-    moved = "rose" if last > first else "fell"
     if (turn := _turn(course)) is not None:
         there, back = ("rose", "fell") if course[turn] > first else ("fell", "rose")
-        return (
-            f"{name} {there} from {first:.3g}{unit} at step {begin:,} to {course[turn]:.3g} at step {turn:,}, "
-            f"and {back} to {last:.3g} at step {end:,}."
-        )
+        back += f" to {last:.3g} at step {end:,}"
+        return f"{there} from {first:.3g}{unit} at step {begin:,} to {course[turn]:.3g} at step {turn:,}, and {back}."
     if begin == end or first == last:
-        return f"{name} is {last:.3g}{unit} at step {end:,}."
+        return f"is {last:.3g}{unit} at step {end:,}."
     half = f", half of the way by step {_half(course):,}" if len(course) > 2 else ""
-    return f"{name} {moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
+    moved = "rose" if last > first else "fell"
+    return f"{moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
 
 
 def _turn(course: "pd.Series[float]") -> int | None:
-    """Return the observed step farthest outside both ends, if it is farther than the ends are from each other."""
+    """Return the observed step farthest outside both ends, if farther than a quarter of the ends' distance."""
     half = course / 2  # of the largest numbers, differences are infinite
     ends = half.iloc[[0, -1]]
     outside = (half - ends.max()).clip(lower=0) + (ends.min() - half).clip(lower=0)
-    return int(course.index[int(outside.argmax())]) if outside.max() > ends.max() - ends.min() else None
+    return int(course.index[int(outside.argmax())]) if outside.max() > (ends.max() - ends.min()) / 4 else None
 
 
 def _half(course: "pd.Series[float]") -> int:
@@ -119,43 +121,52 @@ def _half(course: "pd.Series[float]") -> int:
     return int(course.index[len(done) - int(done[::-1].to_numpy().argmin()) if not done.all() else 0])
 
 
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
 def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[str]:
-    """Return the extremes at the end; where a direction is better, also the groups that were learned first and last."""
+    """Return the extremes at the end; where a direction is better, also the groups that were learned first and last.
+
+    Without a sentence over everything (``named``), the line that changed most tells when.
+    """
     name, unit = _name(of, chart.quantity, chart.averaged)
     lines = wide(chart.rows, "line", sort=False)
-    courses = {str(line): course for line in lines if len(course := lines[line].dropna())}
-    ends = {
-        line: float(course.iloc[-1])
-        for line, course in courses.items()
-        if course.index[-1] == lines.index[-1]
-    }
+    ends = {str(line): float(value) for line, value in lines.iloc[-1].dropna().items()}
     if len(ends) < 2:
         return []
-    said = []
-    sign = {"higher": 1, "lower": -1}.get((of.better if of else None) or "", 0)
-    gains = {line: (sign or 1) * float(course.iloc[-1] - course.iloc[0]) for line, course in courses.items()}
-    learned = [
-        line for line, gain in gains.items() if sign and gain > 0 and gain >= _LEARNED * max(gains.values())
-    ]
-    halves = {line: _half(courses[line]) for line in learned}
-    if len(lines) > 2 and len(halves) > 1 and min(halves.values()) < max(halves.values()):
-        early, late = min(learned, key=halves.__getitem__), max(learned, key=halves.__getitem__)
-        said.append(
-            f"Half of the change lasts from step {halves[early]:,} on for {early}, the first, and from step "
-            f"{halves[late]:,} on for {late}, the last."
-        )
+    said = _learned(lines, of.better if of else None)
     top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
     subject, at = name if named else "It", f"at step {lines.index[-1]:,}"
-    if ends[top] == ends[low]:
+    if f"{ends[top]:.3g}" == f"{ends[low]:.3g}":
         return [*said, f"{subject} is {ends[top]:.3g}{unit} for all {len(ends)} lines {at}."]
-    said.append(
-        f"{subject} is highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit}) {at}."
-    )
-    ranges = {line: float(courses[line].max() / 2 - courses[line].min() / 2) for line in ends}
-    moved = max(ranges, key=ranges.__getitem__)
-    if not sign and ranges[moved]:
-        course = courses[moved]
-        extremes = sorted((int(course.to_numpy().argmin()), int(course.to_numpy().argmax())))
-        begin, end = (f"{course.iloc[i]:.3g} at step {course.index[i]:,}" for i in extremes)
-        said.append(f"It changed most for {moved}, from {begin} to {end}.")
-    return said
+    extremes = f"highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit})"
+    changes = (lines.iloc[-1] / 2 - lines.iloc[0] / 2).abs()
+    if named and changes.max() > 0:
+        most = changes.idxmax()
+        said += [f"The largest change is that of {most}, which {_moved(lines[most].dropna(), unit)}"]
+    return [f"{subject} is {extremes} {at}.", *said] if named else [*said, f"{subject} is {extremes} {at}."]
+
+
+def _learned(lines: pd.DataFrame, better: str | None) -> list[str]:
+    """Return which lines had half of their gain first, and which last."""
+    if better is None or lines.shape[1] < 3:
+        return []
+    courses = [course for line in lines if len(course := lines[line].dropna())]
+    sign = -1 if better == "lower" else 1
+    gains = [sign * float(course.iloc[-1] - course.iloc[0]) for course in courses]
+    halves = {
+        str(course.name): _half(course)
+        for course, gain in zip(courses, gains, strict=True)
+        if gain > 0 and gain >= _LEARNED * max(gains)
+    }
+    early, late = min(halves.values(), default=0), max(halves.values(), default=0)
+    if early == late:
+        return []
+    first, last = (_listed([line for line, step in halves.items() if step == at]) for at in (early, late))
+    some = "" if len(halves) == len(courses) else "Of lines with a quarter of the largest gain or more, "
+    half = f"{some}half of the change is done"
+    return [
+        f"{half[0].upper()}{half[1:]} by step {early:,} for {first}, the first, and by step {late:,} for {last}, "
+        "the last."
+    ]

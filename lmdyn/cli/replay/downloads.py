@@ -1,6 +1,5 @@
 """A limit on the hub's cache: only what a replay downloaded is removed, after it was observed."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -9,34 +8,24 @@ from huggingface_hub import scan_cache_dir
 
 from lmdyn.runs.hub_checkpoints import HubCheckpoints
 
-_LOOK_S = 0.5
-
 
 class Downloads(Mapping[int, Path]):
-    """Checkpoints of a hub model, of which only a limited number downloaded by lmdyn is in the cache at a time.
+    """Checkpoints of a hub model, of which what was downloaded here is removed after it was observed.
 
-    A download waits until fewer than ``slots`` are in the cache. Revisions that were in the cache before, and files
-    that another revision shares, are never removed.
+    Revisions that were in the cache before, and files that another revision shares, are never removed.
 
     Args:
         paths: the checkpoints; reading an item downloads it.
         cached: function that returns the folder of (name, revision) in the cache without downloading, or None if it is
             incomplete.
         cache: the cache of the hub.
-        slots: maximum number of downloads of this worker.
     """
 
     def __init__(
-        self,
-        paths: HubCheckpoints,
-        cached: Callable[[str, str | None], Path | None],
-        cache: Path,
-        slots: int,
+        self, paths: HubCheckpoints, cached: Callable[[str, str | None], Path | None], cache: Path
     ) -> None:
         self._paths, self._cached, self._cache = paths, cached, cache
-        self._free = threading.Semaphore(slots)
         self._held: set[int] = set()
-        self._closed = threading.Event()
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._paths)
@@ -45,7 +34,7 @@ class Downloads(Mapping[int, Path]):
         return len(self._paths)
 
     def __getitem__(self, step: int) -> Path:
-        """Download a checkpoint when there is space for it.
+        """Download a checkpoint.
 
         Raises:
             ValueError: if it cannot be reached.
@@ -53,15 +42,8 @@ class Downloads(Mapping[int, Path]):
         there = self._cached(*self._paths.model(step))
         if there is not None:
             return there
-        while not self._free.acquire(timeout=_LOOK_S):
-            if self._closed.is_set():
-                raise ValueError("the replay has ended")
         self._held.add(step)
-        try:
-            return self._paths[step]
-        except BaseException:
-            self.done(step)
-            raise
+        return self._paths[step]
 
     def done(self, step: int) -> None:
         """Remove a checkpoint that is no longer needed, if it was downloaded here."""
@@ -69,19 +51,16 @@ class Downloads(Mapping[int, Path]):
             return
         self._held.remove(step)
         name, revision = self._paths.model(step)
-        with FileLock(
-            self._cache / ".locks" / "lmdyn.lock"
-        ):  # else a scan meets files that another worker removes
+        # else a scan meets files that another worker removes
+        with FileLock(self._cache / ".locks" / "lmdyn.lock"):
             cache = scan_cache_dir(self._cache)
             revisions = (one for of in cache.repos if of.repo_id == name for one in of.revisions)
             commits = [
                 one.commit_hash for one in revisions if (revision or "main") in {*one.refs, one.commit_hash}
             ]
             cache.delete_revisions(*commits).execute()
-        self._free.release()
 
     def close(self) -> None:
         """Stop: no checkpoint is needed any more."""
-        self._closed.set()
         for step in list(self._held):
             self.done(step)

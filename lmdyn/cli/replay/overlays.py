@@ -53,8 +53,7 @@ def overlay(path: Path, *, own_data: bool) -> Config | None:
     if kept == content:
         return None
     if left_out:
-        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
-        log.info("%s: its observers are used; left out: %s%s", path, ", ".join(left_out[:5]), more)
+        log.info("%s: its observers are used; left out: %s", path, ", ".join(left_out))
     return kept
 
 

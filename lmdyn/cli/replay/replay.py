@@ -60,6 +60,7 @@ class Replay:
         backlog: existing observations that loggers also receive.
         weights: record of the checkpoints' weights.
         stamps: stamps of the checkpoints' files, by step.
+        amounts: tokens and words that the checkpoints' names count, by step; used where a checkpoint does not say.
         first: the checkpoint with whose configuration the module was built.
     """
 
@@ -70,6 +71,7 @@ class Replay:
     backlog: Backlog
     weights: WeightsRecord
     stamps: Mapping[int, str]
+    amounts: Mapping[int, Mapping[str, int]]
     first: Path
     _loaded: str | None = None  # digest of the weights that the module has, if known
     _bound: bool = False
@@ -125,9 +127,10 @@ class Replay:
         about = read.content.get("lmdyn", {})
         if about.items() >= COUNTED.items() and about.get("step") != step:
             log.warning(
-                "%s holds step %s, but is observed as step %d, its name", read.path, about["step"], step
+                "%s contains step %s, but is observed as step %d of its name", read.path, about["step"], step
             )
-        at = Progress(step, *(about.get(name) for name in ("tokens", "learning_rate", "words")))
+        known = {**self.amounts[step], **{k: v for k, v in about.items() if v is not None}}
+        at = Progress(step, *(known.get(name) for name in ("tokens", "learning_rate", "words")))
         del read  # so that at most one other is in memory
         met = self._meet(task)
         passes = Passes(met, self.module)
@@ -166,5 +169,5 @@ def _written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "correct this and run the same command again; nothing is lost"
+        remedy = "correct this and run the same command again; all observations are kept"
         raise UnwritableError(path, error, remedy) from error

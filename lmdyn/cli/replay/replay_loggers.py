@@ -47,7 +47,6 @@ def logger_settings(own: Any, overlays: Sequence[Any], named: Sequence[str], to:
     - CSV, and other loggers with ``save_dir``, ``name`` and ``version``: ``<out>/replay/version_<n>``, a new one each
       time;
     - Weights & Biases: a new run ``<name>-replay`` of job type ``replay`` in the same project, workers in one group;
-    - loggers with a ``run_id`` or an ``experiment_key`` (MLflow, Comet): a new run or experiment;
     - a configured logger that has none of these is left out with a warning; it is used unchanged if it is ``named``.
 
     Args:
@@ -153,12 +152,6 @@ def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> C
             more["group"] = name
     elif {"save_dir", "name", "version"} <= known.keys():
         given |= {"save_dir": str(to.out), "name": "replay", "version": None}
-    elif identity := {"run_id", "experiment_key"} & known.keys():
-        given |= dict.fromkeys(identity)
-        if "run_name" in known:
-            given["run_name"] = f"{given.get('run_name') or to.name}-replay{worker}"
-        if "mode" in known:
-            given["mode"] = "create"
     else:
         return None
     return {
@@ -249,7 +242,7 @@ def _start(logger: WandbLogger) -> None:
 def _close(logger: Logger, status: str) -> None:
     folder = logger.log_dir
     if folder is None or Path(folder).exists():
-        log.info("curves: %s", where_curves_are(logger))
+        log.info("to see the curves: %s", where_curves_are(logger))
     logger.finalize(status)
     if isinstance(logger, WandbLogger):
         logger.experiment.finish(exit_code=0 if status == "success" else 1)

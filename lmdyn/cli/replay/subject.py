@@ -9,7 +9,7 @@ from huggingface_hub import list_repo_refs
 from lmdyn.cli.configurations import Config, callback_entries, complete_model, run_configuration
 from lmdyn.cli.replay.overlays import observers_among, overlay
 from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
-from lmdyn.runs.checkpoint_files import find_checkpoints, read_checkpoint
+from lmdyn.runs.checkpoint_files import checkpoint_folders, find_checkpoints, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import HubCheckpoints, is_pretrained
 from lmdyn.runs.run_identity import FILE as IDENTITY
@@ -88,25 +88,17 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
     if (folder / "config.yaml").exists():
         return find_checkpoints(checkpoints or str(folder / "checkpoints"))
-    if checkpoints is None and not (
-        is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
-    ):
+    if checkpoints is None and not (is_pretrained(folder) or checkpoint_folders(folder)):
         if (folder / IDENTITY).is_file():
             raise FileNotFoundError(
                 f"{folder} has no config.yaml from which to build its model: load each of its checkpoints into your "
                 "model and observe it by lmdyn.watch (docs/start/your_loop.md), or, if save_pretrained or a Trainer "
                 f"wrote them, analyze their folder with --out {folder}"
             )
-        models = sorted(p.name for p in folder.glob("*/") if is_pretrained(p))
-        hint = (
-            f"; for the models in {', '.join(models[:3])}{', …' * (len(models) > 3)} add --checkpoints '{folder}/*' "
-            "(the number in a name is the step)"
-            if models
-            else ""
-        )
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
-            f"of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions{hint}"
+            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions; for folders of models with "
+            "other names, add --checkpoints 'FOLDER/*' (the number in a name is the step)"
         )
     paths = find_checkpoints(checkpoints or run)
     if strange := [p for p in paths.values() if not is_pretrained(p)]:

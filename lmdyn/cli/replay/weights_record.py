@@ -53,7 +53,7 @@ class WeightsRecord:
     """Digests and sketches of the checkpoints that a replay has read, and the audit of all of them.
 
     ``<out>/weights_audit/<step:09d>.parquet`` has a digest and a sketch (32 KB) of one checkpoint, and of each of its
-    tensors (0.5 KB; files of earlier versions lack these, and are judged as a whole), so that neither a later replay
+    tensors (0.5 KB; a file of an earlier version that lacks these is made anew), so that neither a later replay
     nor another worker reads it again for the audit, unless names, sizes or times of its files (or a hub model's name
     and revision) change. Each worker writes the checkpoints that it reads, then ``weights_audit.parquet`` from all that
     exist at that time: the table of the last worker to finish is complete.
@@ -124,7 +124,7 @@ class WeightsRecord:
                 found.append("out of order")
                 said.append(
                     f"step {step} is out of order: by the distances of weights, it does not lie between the "
-                    "checkpoints before and after it (of another run, or of another step?)"
+                    "checkpoints before and after it (as if of another run or step)"
                 )
             if names:
                 some = ", ".join(names[:3]) + (
@@ -132,12 +132,19 @@ class WeightsRecord:
                 )
                 found.append(f"out of order: {some}")
                 said.append(
-                    f"of step {step}, some tensors are out of order (of another step, or layer?): {some}"
+                    f"some tensors of step {step} are out of order, as if of another step or layer: {some}"
                 )
             if not finite:
                 found.append("not finite")
                 not_finite.append(str(step))
             flags.append("; ".join(found))
+        if audit.unrelated_start:
+            unrelated = f"unrelated to step {steps[0]}"
+            flags[1] = f"{flags[1]}; {unrelated}" if flags[1] else unrelated
+            said.append(
+                f"step {steps[1]} does not descend from step {steps[0]}: their weights differ as those of two "
+                f"initialisations do, and those of steps {steps[1]} and {steps[2]} differ little"
+            )
         if not_finite:
             plural = "s" * (len(not_finite) > 1)
             said.append(f"weights are infinite or NaN at step{plural} {', '.join(not_finite)}")
@@ -159,15 +166,16 @@ class WeightsRecord:
             table = pq.ParquetFile(self.file(step)).read()
         except (OSError, pa.ArrowException):  # missing or damaged
             return None
-        if len(table) != 1 or not {"step", "stamp", "digest", "sketch"} <= set(table.column_names):
+        if len(table) != 1 or not {"stamp", "tensor_sketches"} <= set(table.column_names):
             return None
-        row: dict[str, Any] = {name: table[name][0].as_py() for name in ("step", "stamp", "digest")}
+        plain = ("step", "stamp", "digest", "tensors", "tensor_digests")
+        row: dict[str, Any] = {name: table[name][0].as_py() for name in plain}
         row["sketch"] = _numbers(table["sketch"])
-        if "tensors" in table.column_names:
-            names, hashes = (table[name][0].as_py() for name in ("tensors", "tensor_digests"))
-            points = _numbers(table["tensor_sketches"]).reshape(len(names), TENSOR_SIZE)
-            row["tensors"] = {name: (hashes[i], points[i]) for i, name in enumerate(names)}
-        return row if row["stamp"] == stamp and len(row["sketch"]) == SKETCH_SIZE else None
+        if row["stamp"] != stamp or len(row["sketch"]) != SKETCH_SIZE:
+            return None
+        points = _numbers(table["tensor_sketches"]).reshape(-1, TENSOR_SIZE)
+        parts = zip(row["tensor_digests"], points, strict=True)
+        return row | {"tensors": dict(zip(row["tensors"], parts, strict=True))}
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
@@ -179,7 +187,7 @@ def _tensors(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[str], Te
     """Return hashes and sketches of all checkpoints by tensor; NaN where a checkpoint lacks it."""
     found = {}
     unknown = ("", np.full(TENSOR_SIZE, np.nan))
-    for name in dict.fromkeys(name for row in rows for name in row.get("tensors", ())):
-        hashes, points = zip(*(row.get("tensors", {}).get(name, unknown) for row in rows), strict=True)
+    for name in dict.fromkeys(name for row in rows for name in row["tensors"]):
+        hashes, points = zip(*(row["tensors"].get(name, unknown) for row in rows), strict=True)
         found[name] = (list(hashes), torch.from_numpy(np.stack(points)))
     return found

@@ -54,7 +54,6 @@ class Work:
 
     Attributes:
         made: number of observations made.
-        dropped: number of those that another worker had made in the meantime.
         left: steps with possibly missing observations.
     """
 
@@ -67,7 +66,7 @@ class Work:
         strict: bool = False,
         source_may_fail: bool = False,
     ) -> None:
-        self.made = self.dropped = 0
+        self.made = 0
         self.left = order_of(list(asked), shard)
         self._asked, self._known = asked, known
         self._strict, self._source_may_fail = strict, source_may_fail
@@ -113,7 +112,6 @@ class Work:
     def stored(self, observer: Observer, *, first: bool) -> None:
         """Record that an observation exists, and whether this worker's was the first."""
         self.made += first
-        self.dropped += not first
         self._in_a_row[observer.name] = _WORKS
 
     def read(self) -> None:

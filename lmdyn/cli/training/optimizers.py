@@ -1,10 +1,11 @@
 """Changing optimizer settings in the state that a checkpoint restores, which would otherwise override them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.core.optimizer import _configure_optimizers  # no public function reads all its forms
 from torch.optim import Optimizer
 
 from lmdyn.callbacks.observing.requirements import silently
@@ -87,15 +88,8 @@ def _ratio(old: float, new: float) -> float:
 def optimizers_and_schedulers(module: L.LightningModule) -> tuple[list[Optimizer], list[Any]]:
     """Return those of a module's ``configure_optimizers``, in any form that Lightning accepts."""
     made: Any = module.configure_optimizers()
-    if isinstance(made, Sequence) and len(made) == 2 and all(isinstance(part, list) for part in made):
-        optimizers, schedulers = made
-    else:
-        parts = list(made) if isinstance(made, Sequence) else [made]
-        both = [part if isinstance(part, Mapping) else {"optimizer": part} for part in parts]
-        optimizers = [part["optimizer"] for part in both]
-        schedulers = [part["lr_scheduler"] for part in both if "lr_scheduler" in part]
-    schedulers = [s["scheduler"] if isinstance(s, Mapping) else s for s in schedulers]
-    return [o for o in optimizers if o is not None], schedulers
+    optimizers, schedulers, _ = _configure_optimizers(made) if made is not None else ([], [], None)
+    return optimizers, [s["scheduler"] if isinstance(s, Mapping) else s for s in schedulers]
 
 
 def configured_optimizers(module: Any) -> list[Optimizer] | None:

@@ -60,14 +60,11 @@ def due(schedule: Steps, plan: Plan) -> list[int]:
         [0, 3, 4, 5, 6, 8, 9, 10]
     """
     assert plan.updates is not None
-    steps = {s for s in schedule.at if s <= plan.updates}
-    if schedule.every is not None:
-        steps |= set(range(schedule.every, plan.updates + 1, schedule.every))
-    if schedule.per_decade is not None:
-        k = 0
-        while (step := round(10 ** (k / schedule.per_decade))) <= plan.updates:
-            steps.add(step)
-            k += 1
+    steps = {0} & {*schedule.at}
+    at = schedule.following(0)
+    while at <= plan.updates:
+        steps.add(int(at))
+        at = schedule.following(int(at))
     if schedule.epochs and plan.of_epoch is not None:
         steps |= set(range(plan.of_epoch, plan.updates + 1, plan.of_epoch))
     if schedule.last:
@@ -79,7 +76,7 @@ def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
     """Yield a finding if a schedule, or one of its steps, never applies."""
     if plan.updates is None:
         return
-    none = not due(schedule, plan)
+    none = not due(schedule, plan) and not schedule.amounts
     beyond = [f"at {step}" for step in schedule.at if step > plan.updates]
     if schedule.every is not None and schedule.every > plan.updates:
         beyond.append(f"every {schedule.every}")
@@ -142,7 +139,7 @@ def foreseen_of_training(
         for observer in (c for c in callbacks if isinstance(c, Observer)):
             found += _missing_steps(observer, kept)
     weights_size, free = parameter_bytes(module), free_disk(folder)
-    needed = disk_of_checkpoints(callbacks, weights_size, states, plan, folder)
+    needed = disk_of_checkpoints(callbacks, weights_size, states, plan)
     if needed > free:
         disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
         remedy = f"save fewer (`schedule`), keep fewer (`keep`), or {remedy}"
@@ -171,49 +168,28 @@ def _numbers_of_state(optimizer: Any) -> int:
     return int(bool(settings.get("momentum")))
 
 
-def disk_of_checkpoints(callbacks: Sequence[Any], weights: int, states: int, plan: Plan, folder: Path) -> int:
-    """Return the bytes of the scheduled checkpoints that a training adds to its folder, until the newest is written.
+def disk_of_checkpoints(callbacks: Sequence[Any], weights: int, states: int, plan: Plan) -> int:
+    """Return the bytes of the scheduled checkpoints that a training writes, until the newest is written.
 
     Args:
         callbacks: callbacks of the trainer.
         weights: bytes of the module.
         states: bytes of gradients and optimizer, see :func:`training_bytes`; gradients are not saved.
         plan: length of the training.
-        folder: the run's folder; files in it are not counted.
     """
     needed = 0
     for saver in (c for c in callbacks if isinstance(c, ScheduledCheckpoint)):
-        there = {path.name for path in (folder / saver.folder).glob("step=*.ckpt")}
         # at the beginning of a resumed run, only weights are written
         first = plan.begin + (plan.begin > 0 and not saver.weights_only)
-        number = sum(s >= first and f"step={s:09d}.ckpt" not in there for s in due(saver.schedule, plan))
+        number = sum(step >= first for step in due(saver.schedule, plan))
         kept = number if saver.keep is None else min(number, saver.keep + 1)
         needed += kept * (weights if saver.weights_only else max(weights, states))
     return needed
 
 
-def foreseen_of_replay(
-    observers: Sequence[Observer], steps: Sequence[int], *, scheduled: bool
-) -> list[Finding]:
-    """Return findings about observers and the checkpoints of a replay.
-
-    Args:
-        observers: observers of the replay.
-        steps: steps of the checkpoints.
-        scheduled: whether each observer is called only at the steps of its schedule.
-    """
-    found: list[Finding] = []
-    for observer in observers:
-        asked = [s for s in steps if s in observer.schedule]
-        if scheduled and not asked and not (observer.schedule.last and steps):
-            wanted, remedy = (
-                "checkpoints at steps of the schedule",
-                "name these in its `schedule`, or omit --scheduled",
-            )
-            there = f"steps {_first(steps)}"
-            found.append(expected(f"{wanted} of {observer.name}", there, remedy, of="run", stops=False))
-        found += _missing_steps(observer, steps)
-    return found
+def foreseen_of_replay(observers: Sequence[Observer], steps: Sequence[int]) -> list[Finding]:
+    """Return findings about observers and the steps of a replay's checkpoints."""
+    return [finding for observer in observers for finding in _missing_steps(observer, steps)]
 
 
 def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:

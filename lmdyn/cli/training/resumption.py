@@ -10,21 +10,11 @@ from lmdyn.runs.yaml_files import read_yaml
 
 log = logging.getLogger(__name__)
 
-_TRAINER: dict[str, dict[str, Any]] = {
-    "accumulate_grad_batches": {},
-    "gradient_clip_val": {"0": None, "0.0": None},
-    "gradient_clip_algorithm": {"None": "norm"},
-    "precision": {
-        "None": "32-true",
-        "32": "32-true",
-        "64": "64-true",
-        "16": "16-mixed",
-        "bf16": "bf16-mixed",
-    },
-    "limit_train_batches": {"None": "all", "1.0": "all"},
-    "overfit_batches": {"0": 0.0, "None": 0.0},
-}
-"""Arguments that affect training; equivalent values, as text, and their common form."""
+_TRAINER = (
+    "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision", "limit_train_batches",
+    "overfit_batches",
+)  # fmt: skip
+"""Arguments that affect training."""
 _FOUND = "vocab_size"  # if null, it is determined from the data, and differs only for another tokenizer
 _FREE = ("cache_dir", "num_workers", "pin_memory")  # these do not change batches
 
@@ -64,8 +54,8 @@ def check_resumed(
     below = tuple(f"{name}." for name in compared)
     if acting := [line for k, line in lines.items() if k not in compared and not k.startswith(below)]:
         log.warning(
-            "%s resumes with settings other than those it was trained with: %s. If this is not intended, stop it and "
-            "use the previous ones; `lmdyn fork` changes settings in a new folder",
+            "%s resumes with settings other than those it was trained with: %s. If this is not intended, stop the "
+            "run and use the previous ones; `lmdyn fork` changes settings in a new folder",
             run,
             "; ".join(acting),
         )
@@ -103,7 +93,7 @@ def _trains(config: Any, run: Path) -> dict[str, Any]:
     """Return the settings on which batches, model and updates depend, flattened."""
     if not isinstance(config, Mapping) or not isinstance(config.get("trainer"), Mapping):
         raise ValueError(f"{run / 'config.yaml'} is not the configuration of a run: it has no `trainer`")
-    found = {f"trainer.{k}": same.get(str(v := config["trainer"].get(k)), v) for k, same in _TRAINER.items()}
+    found = {f"trainer.{name}": config["trainer"].get(name) for name in _TRAINER}
     for part in ("model", "data"):
         found |= dict(flat_configuration(config.get(part) or {}, part))
     return {k: v for k, v in found.items() if k.rpartition(".")[2] not in _FREE}

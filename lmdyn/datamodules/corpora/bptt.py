@@ -90,7 +90,7 @@ class StreamLoader(IndexedLoader):
         servable = tuple(layer for layer in BATCH_LAYERS if layer in self.data.names)
         for layer in self.layers:
             if layer.removeprefix(SHUFFLED) not in servable:
-                raise ValueError(f"layer {layer!r} is not in this split, which has {list(servable)}")
+                raise ValueError(f"layer {layer!r} is not in this split, which has {', '.join(servable)}")
         self.total_tokens = min(self.data.num_tokens - 1, self.max_tokens or self.data.num_tokens)
         """Number of predictions of the whole set, for all ranks together."""
         shortest, longer = divmod(self.total_tokens, self.streams)

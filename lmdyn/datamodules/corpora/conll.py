@@ -102,11 +102,11 @@ def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tup
         for number, line in block.comments if form.coreference else ():
             marker = line.split(maxsplit=1)[0]
             if marker in ("#begin", "#end") and begun != (marker == "#end"):
-                raise ValueError(f"{path}:{number}: {shown(line)}: #begin and #end document must take turns")
+                raise ValueError(f"{path}:{number}: {shown(line)}: #begin and #end document must alternate")
             if marker == "#begin":
                 found = _BEGIN.fullmatch(line)
                 if not found:
-                    raise ValueError(f"{path}:{number}: {shown(line)} cannot be read")
+                    raise ValueError(f"{path}:{number}: expected #begin document (NAME), got {shown(line)}")
                 starts.append("/".join(part for part in found.groups() if part))
             begun = begun != (marker in ("#begin", "#end"))
         for new in starts:
@@ -116,7 +116,7 @@ def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tup
                 raise block.error(0, "a word outside #begin document and #end document")
             yield document, name or "", _sentence(block, form, entities, layout == "conll2012", lowercase)
     if begun:
-        raise ValueError(f"{path}: the file ends without #end document: is it complete?")
+        raise ValueError(f"{path}: the file ends without #end document: use the complete file")
 
 
 # ------------------------------------------------------------------------------------------ lines to sentences

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
@@ -236,7 +237,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         """Raise a ``ValueError`` for a split that the corpus lacks."""
         if split not in self.splits:
             remedy = f"a corpus of files takes `--data.{split} FILE`"
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}; {remedy}")
+            raise ValueError(f"the corpus has no split {split!r}: it has {', '.join(self.splits)}; {remedy}")
 
     def encoded(self, split: str) -> EncodedSplit:
         """Return the memory-mapped tokens and labels of a split.
@@ -274,12 +275,21 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
             size = len(self.tokenizer)
             columns: dict[str, Any] = {
                 "token": self.tokenizer.convert_ids_to_tokens(list(range(size))),
-                "count": train.count(size),
+                "count": train.count(size, train.word_start, 2).sum(0),
             }
             if "upos" in train.names:
-                columns.update(zip(train.names["upos"], train.count(size, "upos"), strict=True))
+                tags = train.names["upos"]
+                columns.update(zip(tags, train.count(size, train.layer("upos"), len(tags)), strict=True))
             self._token_counts = pd.DataFrame(columns, index=pd.RangeIndex(size, name="id"))
         return self._token_counts
+
+    @property
+    def word_starts(self) -> np.ndarray[Any, Any]:
+        """Share of each token's occurrences in the training split that begin a word, (V,) float64; 0 without any."""
+        train = self.encoded("train")
+        others, starts = train.count(len(self.tokenizer), train.word_start, 2)
+        shares: np.ndarray[Any, Any] = starts / np.maximum(others + starts, 1)
+        return shares
 
     # ---------------------------------------------------------------- loaders
 
@@ -287,7 +297,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         for layer in self.layers or ():
             if layer.removeprefix(SHUFFLED) not in data.names:
                 raise ValueError(
-                    f"layers has {layer!r}, which split {split!r} of the corpus lacks: it has {list(data.names)} "
+                    f"`layers` names {layer!r}, which split {split!r} lacks: it has {', '.join(data.names)} "
                     f"(and {SHUFFLED}<layer> of each)"
                 )
         return tuple(data.names if self.layers is None else self.layers)

@@ -213,22 +213,18 @@ class EncodedSplit:
         """
         if saved not in (None, self.fingerprint()):
             logger.warning(
-                "the run resumes with another text, or with documents in another order: the run is the same "
-                "only if this is intended (%s)",
+                "the run resumes with another text, or with documents in another order, so it is not the same as an "
+                "uninterrupted run: restore the text unless you intend this (%s)",
                 self.folder,
             )
 
-    def count(self, vocab_size: int, layer: str | None = None) -> Ids:
-        """Count the occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
-        rows = 1 if layer is None else len(self.names[layer])
+    def count(self, vocab_size: int, labels: Array, rows: int) -> Ids:
+        """Count the occurrences of each token under each of its labels, (rows, vocab_size)."""
         counts = np.zeros(rows * vocab_size, np.int64)
-        for i, tokens in enumerate(_chunks(self.tokens)):
-            cells = tokens.astype(np.int64)
-            if layer is not None:
-                labels = self.layer(layer)[i * _TOKENS_PER_CHUNK :][: len(tokens)].astype(np.int64)
-                cells = (cells + labels * vocab_size)[labels != IGNORED]
+        for tokens, of in zip(_chunks(self.tokens), _chunks(labels), strict=True):
+            cells = (tokens + of.astype(np.int64) * vocab_size)[of != IGNORED]
             counts += np.bincount(cells, minlength=len(counts))
-        return counts if layer is None else counts.reshape(rows, vocab_size)
+        return counts.reshape(rows, vocab_size)
 
     def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
         """Return the labels of ``layer`` under one seeded permutation of all labelled positions.
@@ -435,7 +431,7 @@ class _Encoder:
             names = [n for s in sentences for n in getattr(s, layer) or (None,) * len(s.words)]
         labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
         if len(index) > np.iinfo(layer_dtype(layer)).max:
-            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: is it a tag set?")
+            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: expected a tag set")
         return np.array([*labels, IGNORED])
 
     def finish(self) -> None:

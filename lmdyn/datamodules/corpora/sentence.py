@@ -84,7 +84,7 @@ class Sentence:
             raise ValueError("a sentence must have at least one word, got none")
         for i, word in enumerate(self.words):
             if not word or any(c.isspace() for c in word):
-                raise ValueError(f"word {i} is {word!r}: words are not empty and have no white space (but _)")
+                raise ValueError(f"word {i} is {word!r}: expected a word without white space (use '_')")
         for name in (*TOKEN_LAYERS, "heads"):
             layer = getattr(self, name)
             if layer is not None and len(layer) != n:

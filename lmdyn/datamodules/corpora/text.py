@@ -134,7 +134,7 @@ def _count(articles: Iterable[Article]) -> Counter[str]:
 
 def _check_only_train(given: Iterable[str]) -> None:
     if list(given) != ["train"]:
-        raise ValueError(f"cut_articles takes all splits from train: give only train, got {list(given)}")
+        raise ValueError(f"cut_articles takes all splits from train: give only train, got {', '.join(given)}")
 
 
 class TextCorpus(Corpus):
@@ -292,14 +292,14 @@ class TextCorpus(Corpus):
         assert self.dataset is not None
         table = load_dataset(self.dataset)
         if not set(SPLITS) & set(table):
-            raise ValueError(f"dataset {self.dataset} has none of {list(SPLITS)}, but {list(table)}")
+            raise ValueError(f"{self.dataset} has no split {' or '.join(SPLITS)}, but {', '.join(table)}")
         for split in set(SPLITS) & set(table):
             features = table[split].features
             kind = getattr(features.get(self.text_column), "dtype", "no column, or a list")
             if kind not in ("string", "large_string", "string_view", "null"):
                 raise ValueError(
                     f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} has {kind}, expected "
-                    f"text: set text_column to one of {list(features)}"
+                    f"text: set text_column to one of {', '.join(features)}"
                 )
         return table
 

@@ -18,27 +18,6 @@ from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 from lmdyn.datamodules.files.text_files import shown
 
-__all__ = [
-    "EncodedAtSetup",
-    "Punctuation",
-    "Subwords",
-    "TokenizerUser",
-    "WordEncoder",
-    "check_growth",
-    "digest",
-    "encode_blocks",
-    "end_id",
-    "load_tokenizer",
-    "plain_backend",
-    "punctuation_of",
-    "subword_tokenizer",
-    "tokenizer_digest",
-    "trained_here",
-    "word_tokenizer",
-    "words_of",
-]
-
-
 T = TypeVar("T")
 
 Ids = npt.NDArray[np.int64]
@@ -222,7 +201,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
             folder = str(path) if path.exists() else name
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
-            raise ValueError(f"a {type(tokenizer).__name__}, expected a fast tokenizer")
+            raise ValueError(f"expected a fast tokenizer, got a {type(tokenizer).__name__}")
         _check_ids(tokenizer, path if path.is_file() else path / "tokenizer.json")
         check_growth(tokenizer)
     except Exception as error:  # the loaders raise OSError, ValueError, and plain Exception from Rust
@@ -509,7 +488,7 @@ def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
             return int(candidate)
     raise ValueError(
         "eos: true requires a tokenizer with an eos_token or a sep_token, got one with "
-        f"{sorted(tokenizer.special_tokens_map)}: set eos: false or add one"
+        f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: set eos: false or add one"
     )
 
 

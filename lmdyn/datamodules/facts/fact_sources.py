@@ -167,7 +167,7 @@ class TrexFacts(FactSource):
             with _place(path, number):
                 _check_template(relation, template)
                 if kind not in _KINDS:
-                    raise ValueError(f"type {shown(kind)} of {relation}: expected one of {list(_KINDS)}")
+                    raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
                 if found.setdefault(relation, (template, kind)) != (template, kind):
                     raise ValueError(f"relation {shown(relation)} appears before with other content")
         each_once(sorted(known), 1, relations=self.relations)
@@ -215,7 +215,7 @@ class TrexFacts(FactSource):
                         _check_template(relation, template)
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
-            raise ValueError(f"{self.paraphrases} has no paraphrase of any of {self.relations}")
+            raise ValueError(f"{self.paraphrases} has no paraphrase of any of {', '.join(self.relations)}")
         return found
 
     def relation_kinds(self) -> dict[str, str]:

@@ -91,7 +91,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 "facts are queried with a mask, but the tokenizer has none: expected a mask_token, got "
-                f"{sorted(tokenizer.special_tokens_map)}; this excludes causal models"
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}; this excludes causal models"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
         logger.info("full stops are %s (`punctuation`; default: as in the tokenizer's text)", punctuation)

@@ -22,9 +22,9 @@ def each_once(choices: Iterable[str], minimum: int = 0, **lists: Iterable[str] |
     Example:
         >>> each_once(("pos", "roles"), tasks=["pos", "pos"])
         Traceback (most recent call last):
-        ValueError: tasks must be some of ['pos', 'roles'], each once, got ['pos', 'pos']
+        ValueError: tasks must be some of pos, roles, each once, got pos, pos
     """
     known = list(choices)
     for name, given in lists.items():
         if given is not None and not minimum <= len({*given} & {*known}) == len([*given]):
-            raise ValueError(f"{name} must be some of {known}, each once, got {[*given]}")
+            raise ValueError(f"{name} must be some of {', '.join(known)}, each once, got {', '.join(given)}")

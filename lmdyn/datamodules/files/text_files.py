@@ -132,18 +132,17 @@ def read_json(path: Path) -> Any:
     return parse_json("\n".join(line for _, line in read_lines(path)), path)
 
 
-def read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def read_json_lines(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the objects of a file, which must have these keys with text values, and the numbers of their lines.
 
     Raises:
-        ValueError: if a line is not such an object (with file and line number), or the file has none.
+        ValueError: if a line is not such an object (with file and line number).
     """
     for number, line in read_lines(path):
         if not line.strip():
             continue
         entry = parse_json(line, path, number)
         if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in keys):
-            raise ValueError(
-                f"{path}:{number}: expected an object with {list(keys)} as text, got {shown(line)}"
-            )
+            what = f"{list(keys)} as text" if keys else "the columns of a row"
+            raise ValueError(f"{path}:{number}: expected an object with {what}, got {shown(line)}")
         yield number, entry

@@ -59,24 +59,36 @@ def auxiliary(lemma: str, form: str, plural: bool) -> Token:
     return Token(word, "AUX", form, {"VBZ": "NOW", "VBP": "NOW", "VBD": "PST"}.get(form, "NIL"))
 
 
+def finite_form(tense: Tense, plural: bool) -> str:
+    """Return the form of a finite verb."""
+    if tense == "past":
+        return "VBD"
+    return "VBP" if plural else "VBZ"
+
+
+def modal(d: Discourse) -> Token:
+    """Return a modal verb."""
+    word, semtag = d.u.among(MODALS)
+    return Token(word, "AUX", "MD", semtag)
+
+
+def negate(group: list[Token]) -> None:
+    """Negate auxiliaries, after the first one."""
+    group.insert(1, Token("not", "PART", "RB", "NOT"))
+
+
 def verb_group(
-    d: Discourse, plural: bool, tense: Tense, passive: bool, finite: bool, inverted: bool
+    d: Discourse, plural: bool, tense: Tense, passive: bool = False, inverted: bool = False
 ) -> tuple[list[Token], str]:
-    """Return auxiliaries and negation before a main verb, and the resulting form of the main verb."""
-    form = "VBD" if tense == "past" else "VBP" if plural else "VBZ"
-    if not finite:
-        return ([auxiliary("be", "VB", plural)], "VBN") if passive else ([], "VB")
-    modal = perfect = progressive = False
+    """Return auxiliaries and negation before a finite verb, and the resulting form of the main verb."""
+    form = finite_form(tense, plural)
     u = d.u()
-    if u > 0.68:
-        modal = u < 0.80 or u > 0.98
-        perfect = 0.80 <= u < 0.89 or u > 0.98
-        progressive = 0.89 <= u < 0.98 and not passive
+    perfect = 0.80 <= u < 0.89 or u > 0.98
+    progressive = 0.89 <= u < 0.98 and not passive
     group: list[Token] = []
     negated = d.u() < 0.07
-    if modal:
-        word, semtag = d.u.among(MODALS)
-        group.append(Token(word, "AUX", "MD", semtag))
+    if 0.68 < u < 0.80 or u > 0.98:
+        group.append(modal(d))
         form = "VB"
     elif (negated or inverted) and not (perfect or progressive or passive):
         group.append(auxiliary("do", form, plural))
@@ -88,35 +100,24 @@ def verb_group(
         group.append(auxiliary("be", form, plural))
         form = "VBG" if progressive else "VBN"
     if negated:
-        group.insert(1, Token("not", "PART", "RB", "NOT"))
+        negate(group)
     return group, form
 
 
-def wrap_auxiliaries(
-    d: Discourse, group: list[Token], core: Phrase, copula: bool, passive: bool = False
-) -> Phrase:
-    """Nest the core under its auxiliaries and attach these to its head."""
-    head = core.head
-    last = len(group) - 1 - (group[-1].word == "not") if group else 0
-    phrase = core
-    pending: Token | None = None
-    for i in range(len(group) - 1, -1, -1):
-        token = group[i]
-        if token.word == "not":
-            pending = token
-            under(token, head, "advmod")
-            if not copula:
-                d.roles.append((head, token, "ARGM-NEG"))
+def wrap_auxiliaries(d: Discourse, group: list[Token], core: Phrase, relation: str = "aux") -> Phrase:
+    """Nest the core under its auxiliaries and attach these to its head, the last one by ``relation``."""
+    head, copula = core.head, relation == "cop"
+    negation: list[Part] = []
+    for token in reversed(group):
+        role = {"RB": "ARGM-NEG", "MD": "ARGM-MOD"}.get(token.xpos)
+        if role and not copula:
+            d.roles.append((head, token, role))
+        if token.xpos == "RB":
+            negation = [under(token, head, "advmod")]
             continue
-        if i == last and (copula or passive):
-            under(token, head, "cop" if copula else "aux:pass")
-        else:
-            under(token, head, "aux")
-        if token.xpos == "MD" and not copula:
-            d.roles.append((head, token, "ARGM-MOD"))
-        phrase = Phrase("VP", [token, phrase] if pending is None else [token, pending, phrase], head)
-        pending = None
-    return phrase
+        core = Phrase("VP", [under(token, head, relation), *negation, core])
+        relation, negation = "aux", []
+    return core
 
 
 def verb_phrase(
@@ -124,8 +125,6 @@ def verb_phrase(
     lexeme: Lexeme,
     subject: Argument,
     tense: Tense,
-    depth: int,
-    banned: frozenset[int],
     passive: bool = False,
     finite: bool = True,
     inverted: bool = False,
@@ -136,10 +135,9 @@ def verb_phrase(
     With ``inverted`` the first auxiliary is the first part of the returned phrase's outermost VP; the caller
     moves it before the subject. ``gap`` represents an object that was moved away.
     """
-    group, form = verb_group(d, subject.plural, tense, passive, finite, inverted)
-    semtag = "EXS" if passive else EVENT_TAGS[form]
-    verb = Token(lexeme.forms[form], "VERB", form, semtag)
-    banned = banned | subject.named
+    group, form = verb_group(d, subject.plural, tense, passive, inverted) if finite else ([], "VB")
+    verb = Token(lexeme.forms[form], "VERB", form, "EXS" if passive else EVENT_TAGS[form])
+    d = d.beside(subject)
     kind = lexeme.kind
     d.add_role(verb, subject, "ARG1" if passive or kind == "unaccusative" else "ARG0")
     parts: list[Part] = []
@@ -149,29 +147,28 @@ def verb_phrase(
     parts.append(verb)
     if passive:
         if d.u() < 0.5:
-            parts.append(by_phrase(d, verb, depth, banned))
+            parts.append(by_phrase(d, verb))
     elif gap is not None:
         d.add_role(verb, gap, "ARG1")
     elif kind == "transitive":
-        parts.append(direct_object(d, verb, lexeme, subject, depth, banned))
+        parts.append(direct_object(d, verb, lexeme, subject))
     elif kind == "ditransitive":
-        parts.extend(two_objects(d, verb, lexeme, depth, banned))
+        parts.extend(two_objects(d, verb, lexeme))
     elif kind == "clausal":
-        parts.append(complement_clause(d, verb, subject, depth - 1, banned))
+        parts.append(complement_clause(d.below(), verb, subject))
     elif kind == "control":
-        parts.append(infinitive(d, verb, subject, depth - 1, banned))
-    elif depth > 0 and d.u() < 0.35:
-        parts.append(adjunct(d, verb, (lexeme.preposition,), depth - 1, banned))
+        parts.append(infinitive(d.below(), verb, subject))
+    elif d.depth > 0 and d.u() < 0.35:
+        parts.append(adjunct(d.below(), verb, (lexeme.preposition,)))
     if kind not in ("clausal", "control"):
         u = d.u()
         if u < 0.10:
             parts.append(adverb(d, verb, before=False))
-        elif depth > 0 and u < 0.22:
-            prepositions = (*LOCATIVE, "with", "for", "during", "after", "before")
-            parts.append(adjunct(d, verb, prepositions, depth - 1, banned))
-        elif depth > 0 and u < 0.25 and (tense == "past"):
+        elif d.depth > 0 and u < 0.22:
+            parts.append(adjunct(d.below(), verb, (*LOCATIVE, "with", "for", "during", "after", "before")))
+        elif d.depth > 0 and u < 0.25 and (tense == "past"):
             parts.append(d.dependent(in_year(d), verb, "obl", "ARGM-TMP"))
-    return wrap_auxiliaries(d, group, Phrase("VP", parts, verb), copula=False, passive=passive)
+    return wrap_auxiliaries(d, group, Phrase("VP", parts, verb), "aux:pass" if passive else "aux")
 
 
 def adverb(d: Discourse, verb: Token, before: bool) -> Part:
@@ -181,157 +178,124 @@ def adverb(d: Discourse, verb: Token, before: bool) -> Part:
         word, semtag, label = lexeme.lemma, "IST", "ARGM-MNR"
     else:
         word, semtag, label = d.u.among(_FREE_ADVERBS[:_PREVERBAL] if before else _FREE_ADVERBS[_PREVERBAL:])
-    token = Token(word, "ADV", "RB", semtag)
-    return d.dependent(Phrase.of("ADVP", token), verb, "advmod", label)
+    return d.dependent(Phrase("ADVP", [Token(word, "ADV", "RB", semtag)]), verb, "advmod", label)
 
 
-def adjunct(
-    d: Discourse, verb: Token, prepositions: tuple[str, ...], depth: int, banned: frozenset[int]
-) -> Part:
+def adjunct(d: Discourse, verb: Token, prepositions: tuple[str, ...]) -> Part:
     """Return a prepositional phrase with its role, attached to the verb."""
-    phrase, label = prepositional_phrase(d, prepositions, depth, banned)
+    phrase, label = prepositional_phrase(d, prepositions)
     return d.dependent(phrase, verb, "obl", label)
 
 
-def direct_object(
-    d: Discourse, verb: Token, lexeme: Lexeme, subject: Argument, depth: int, banned: frozenset[int]
-) -> Part:
+def direct_object(d: Discourse, verb: Token, lexeme: Lexeme, subject: Argument) -> Part:
     """Return the direct object: sometimes a reflexive, otherwise a noun phrase."""
-    referent = subject.entity
-    if referent is not None and d.u() < 0.04:
-        phrase = pronoun(d, referent, 3)
+    if subject.entity is not None and d.u() < 0.04:
+        phrase = pronoun(d, subject.entity, 3)
     else:
         # mild selection: a verb prefers nouns of its own topic
         topic = lexeme.topic if d.u() < 0.3 else d.topic
-        phrase = noun_phrase(d, "any" if d.u() < 0.6 else "thing", 1, depth, banned, topic).phrase
+        phrase = noun_phrase(d, "any" if d.u() < 0.6 else "thing", 1, topic).phrase
     return d.dependent(phrase, verb, "obj", "ARG1")
 
 
-def two_objects(d: Discourse, verb: Token, lexeme: Lexeme, depth: int, banned: frozenset[int]) -> list[Part]:
+def two_objects(d: Discourse, verb: Token, lexeme: Lexeme) -> list[Part]:
     """Return theme and recipient: *gave the man a book*, *gave a book to the man*."""
     if d.u() < 0.5:
-        recipient = noun_phrase(d, "person", 1, 0, banned)
-        banned = banned | recipient.named
-        theme = noun_phrase(d, "thing", 1, depth, banned, lexeme.topic if d.u() < 0.3 else None)
-        d.add_role(verb, theme, "ARG1")
-        d.add_role(verb, recipient, "ARG2")
-        return [under(recipient.phrase, verb, "iobj"), under(theme.phrase, verb, "obj")]
-    theme = noun_phrase(d, "thing", 1, 0, banned, lexeme.topic if d.u() < 0.3 else None)
-    banned = banned | theme.named
-    recipient = noun_phrase(d, "person", 1, depth, banned)
-    d.add_role(verb, theme, "ARG1")
-    to = d.dependent(Phrase.after("to", recipient.phrase), verb, "obl", "ARG2")
-    return [under(theme.phrase, verb, "obj"), to]
+        recipient = noun_phrase(d.at(0), "person", 1)
+        theme = noun_phrase(d.beside(recipient), "thing", 1, lexeme.topic if d.u() < 0.3 else None)
+        object_ = d.dependent(theme.phrase, verb, "obj", "ARG1")
+        return [d.dependent(recipient.phrase, verb, "iobj", "ARG2"), object_]
+    theme = noun_phrase(d.at(0), "thing", 1, lexeme.topic if d.u() < 0.3 else None)
+    recipient = noun_phrase(d.beside(theme), "person", 1)
+    return [
+        d.dependent(theme.phrase, verb, "obj", "ARG1"),
+        d.dependent(Phrase.after("to", recipient.phrase), verb, "obl", "ARG2"),
+    ]
 
 
-def complement_clause(
-    d: Discourse, verb: Token, subject: Argument, depth: int, banned: frozenset[int]
-) -> Part:
+def complement_clause(d: Discourse, verb: Token, subject: Argument) -> Part:
     """Return a finite clause as object, with or without *that*."""
-    clause = finite_clause(d, d.tense(), depth, banned, subject.entity)
+    clause = finite_clause(d, d.tense(), subject.entity)
     parts: list[Part] = [clause]
     if d.u() < 0.75:
-        parts.insert(0, under(Token("that", "SCONJ", "IN", "SUB"), clause.head, "mark"))
-    phrase = Phrase("SBAR", parts, clause.head)
-    return d.dependent(phrase, verb, "ccomp", "ARG1")
+        parts.insert(0, Token("that", "SCONJ", "IN", "SUB", clause.head, "mark"))
+    return d.dependent(Phrase("SBAR", parts), verb, "ccomp", "ARG1")
 
 
-def infinitive(d: Discourse, verb: Token, subject: Argument, depth: int, banned: frozenset[int]) -> Part:
+def infinitive(d: Discourse, verb: Token, subject: Argument) -> Part:
     """Return a to-infinitive whose understood subject is the subject of ``verb``."""
-    frame = "simple" if depth < 1 or d.u() < 0.9 else "any"
-    lexeme = d.draw.verbs[frame](d.u(), d.topic)
-    vp = verb_phrase(d, lexeme, subject, "present", max(depth, 0), banned, finite=False)
-    to = under(Token("to", "PART", "TO", "NIL"), vp.head, "mark")
-    phrase = Phrase("S", [Phrase("VP", [to, vp], vp.head)], vp.head)
-    return d.dependent(phrase, verb, "xcomp", "ARG1")
+    lexeme = d.verb("simple" if d.depth < 1 or d.u() < 0.9 else "any")
+    vp = verb_phrase(d, lexeme, subject, "present", finite=False)
+    to = Token("to", "PART", "TO", "NIL", vp.head, "mark")
+    return d.dependent(Phrase("S", [Phrase("VP", [to, vp])]), verb, "xcomp", "ARG1")
 
 
 # ---------------------------------------------------------------- clauses
 
 
-def relative_clause(
-    d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]
-) -> Phrase:
+def relative_clause(d: Discourse, modified: Argument, person: bool) -> Phrase:
     """Return a relative clause (SBAR) on a noun phrase (a person or not): on subject, object, or within a PP."""
     antecedent, plural, entity = modified.phrase, modified.plural, modified.entity
     u = d.u()
     tense = d.tense()
     if u < 0.55:  # subject relative
-        word, xpos = ("who", "WP") if person and d.u() < 0.75 else ("that", "WDT")
-        if not person and d.u() < 0.4:
-            word = "which"
-        wh = wh_phrase(word, xpos, "REL")
-        frame = "transitive" if d.u() < 0.6 else "simple"
-        verb = d.draw.verbs[frame](d.u(), d.topic)
+        marked = d.u() < (0.75 if person else 0.4)
+        wh = wh_phrase(("who" if person else "which") if marked else "that", "REL")
+        verb = d.verb("transitive" if d.u() < 0.6 else "simple")
         subject = Argument(wh, plural, entity, ((antecedent, ""), (wh, "R-")))
         passive = verb.kind == "transitive" and (not person or d.u() < 0.15) and d.u() < 0.5
-        vp = verb_phrase(d, verb, subject, tense, depth, banned, passive=passive)
+        vp = verb_phrase(d, verb, subject, tense, passive)
         under(wh, vp.head, "nsubj:pass" if passive else "nsubj")
-        return Phrase("SBAR", [wh, Phrase("S", [vp], vp.head)], vp.head)
+        return Phrase("SBAR", [wh, Phrase("S", [vp])])
+    marked_word = "whom" if person else "which"
     if u < 0.92:  # object relative
         u = d.u()
-        word, xpos = ("whom", "WP") if person and u < 0.3 else ("that", "WDT")
-        if not person and u < 0.3:
-            word = "which"
+        subject = noun_phrase(d, "person")
+        wh = wh_phrase(marked_word if u < 0.3 else "that", "REL")
         silent = u > 0.75
-        subject = noun_phrase(d, "person", 0, depth, banned)
-        verb = d.draw.verbs["transitive"](d.u(), d.topic)
-        wh = wh_phrase(word, xpos, "REL")
         spans = ((antecedent, ""),) if silent else ((antecedent, ""), (wh, "R-"))
-        vp = verb_phrase(d, verb, subject, tense, depth, banned, gap=Argument(wh, plural, entity, spans))
-        s = Phrase("S", [under(subject.phrase, vp.head, "nsubj"), vp], vp.head)
-        return Phrase("SBAR", [s] if silent else [under(wh, vp.head, "obj"), s], vp.head)
+        gap = Argument(wh, plural, entity, spans)
+        vp = verb_phrase(d, d.verb("transitive"), subject, tense, gap=gap)
+        clause = join_subject(subject.phrase, vp)
+        return Phrase("SBAR", [clause] if silent else [under(wh, vp.head, "obj"), clause])
     # a relative pronoun inside a prepositional phrase
-    word, xpos = ("whom", "WP") if person else ("which", "WDT")
-    wh = wh_phrase(word, xpos, "REL")
-    preposition = Token("with" if person else d.u.among(LOCATIVE), "ADP", "IN", "REL")
-    wh = Phrase("WHPP", [under(preposition, wh.head, "case"), wh], wh.head)
-    subject = noun_phrase(d, "person", 0, depth, banned)
-    verb = d.draw.verbs["simple"](d.u(), d.topic)
-    vp = verb_phrase(d, verb, subject, tense, 0, banned)
+    wh = wh_phrase(marked_word, "REL")
+    word = "with" if person else d.u.among(LOCATIVE)
+    wh = Phrase("WHPP", [Token(word, "ADP", "IN", "REL", wh.head, "case"), wh])
+    subject = noun_phrase(d, "person")
+    vp = verb_phrase(d.at(0), d.verb("simple"), subject, tense)
     label = "ARGM-COM" if person else "ARGM-LOC"
     d.roles += [(vp.head, antecedent, label), (vp.head, wh, "R-" + label)]
-    s = Phrase("S", [under(subject.phrase, vp.head, "nsubj"), vp], vp.head)
-    return Phrase("SBAR", [under(wh, vp.head, "obl"), s], vp.head)
+    return Phrase("SBAR", [under(wh, vp.head, "obl"), join_subject(subject.phrase, vp)])
 
 
-def wh_phrase(word: str, xpos: str, semtag: str) -> Phrase:
+def wh_phrase(word: str, semtag: str) -> Phrase:
     """Return a wh-word and its phrase."""
-    token = Token(word, "ADV" if xpos == "WRB" else "PRON", xpos, semtag)
-    return Phrase.of("WHADVP" if xpos == "WRB" else "WHNP", token)
+    if word in ("where", "when", "why"):
+        return Phrase("WHADVP", [Token(word, "ADV", "WRB", semtag)])
+    return Phrase("WHNP", [Token(word, "PRON", "WDT" if word in ("that", "which") else "WP", semtag)])
 
 
-def finite_clause(
-    d: Discourse,
-    tense: Tense,
-    depth: int,
-    banned: frozenset[int] = frozenset(),
-    again: Entity | None = None,
-    inverted: bool = False,
-) -> Phrase:
+def finite_clause(d: Discourse, tense: Tense, again: Entity | None = None, inverted: bool = False) -> Phrase:
     """Return a finite clause (S, or SQ with ``inverted``), without full stop.
 
     Args:
-        d: the document so far.
+        d: the document so far; entities that are banned here can be named by a pronoun as subject.
         tense: tense of the finite verb, unless a modal replaces it.
-        depth: levels of embedding and modification still allowed.
-        banned: entities that only a pronoun subject could name here.
         again: the subject of the clause above, a likely subject of this one, as a pronoun.
         inverted: whether to use the word order of a polar question.
     """
     u = d.u()
     if u < 0.80:
-        return verbal_clause(d, tense, depth, banned, again, inverted)
+        return verbal_clause(d, tense, again, inverted)
     if u < 0.83 and not inverted:
-        return existential_clause(d, tense, depth, banned)
+        return existential_clause(d, tense)
     if u < 0.88 and not inverted:
-        return linking_clause(d, tense, depth, banned, again)
-    return copular_clause(d, tense, depth, banned, again, inverted)
+        return linking_clause(d, tense, again)
+    return copular_clause(d, tense, again, inverted)
 
 
-def subject_phrase(
-    d: Discourse, kind: str, depth: int, banned: frozenset[int], again: Entity | None
-) -> Argument:
+def subject_phrase(d: Discourse, kind: str, again: Entity | None) -> Argument:
     """Return a subject noun phrase; the pronoun for ``again`` if it is unambiguous and fits."""
     if (
         again is not None
@@ -340,25 +304,23 @@ def subject_phrase(
         and d.u() < 0.45
     ):
         return Argument(pronoun(d, again, 0), again.plural, again)
-    return noun_phrase(d, kind, 0, depth, banned)
+    return noun_phrase(d, kind)
 
 
-def join_subject(subject: Argument, relation: str, vp: Phrase, inverted: bool) -> Phrase:
+def join_subject(subject: Phrase, vp: Phrase, relation: str = "nsubj", inverted: bool = False) -> Phrase:
     """Join subject and verb phrase; if inverted, the first auxiliary goes before the subject."""
-    under(subject.phrase, vp.head, relation)
+    under(subject, vp.head, relation)
     if inverted:
         first, *rest = vp.parts
         # the rest of the outer VP: a negation and the inner VP (or the predicate after a copula)
-        return Phrase("SQ", [first, subject.phrase, *rest], vp.head)
-    return Phrase("S", [subject.phrase, vp], vp.head)
+        return Phrase("SQ", [first, subject, *rest], vp.head)
+    return Phrase("S", [subject, vp])
 
 
-def verbal_clause(
-    d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None, inverted: bool
-) -> Phrase:
+def verbal_clause(d: Discourse, tense: Tense, again: Entity | None, inverted: bool) -> Phrase:
     """Return a clause of a full verb; its frame decides what its subject may be."""
     u = d.u
-    lexeme = d.draw.verbs["any" if depth > 0 else "simple"](u(), d.topic)
+    lexeme = d.verb("any" if d.depth > 0 else "simple")
     passive = lexeme.kind == "transitive" and u() < 0.16
     if lexeme.kind in _AGENTIVE:
         kind = "person"
@@ -366,92 +328,82 @@ def verbal_clause(
         kind = "any"
     else:
         kind = "person" if u() < 0.7 else "any"
-    subject = subject_phrase(d, kind, depth, banned, again)
-    vp = verb_phrase(d, lexeme, subject, tense, depth, banned, passive=passive, inverted=inverted)
-    if depth > 0 and not passive and not inverted and u() < 0.08:
-        other = d.draw.verbs["simple"](u(), d.topic)
+    subject = subject_phrase(d, kind, again)
+    vp = verb_phrase(d, lexeme, subject, tense, passive, inverted=inverted)
+    if d.depth > 0 and not passive and not inverted and u() < 0.08:
+        other = d.verb("simple")
         if other is not lexeme:
-            second = verb_phrase(d, other, subject, tense, 0, banned)
+            second = verb_phrase(d.at(0), other, subject, tense)
             vp = Phrase.coordinated("VP", vp, second, u() < 0.12)
-    return join_subject(subject, "nsubj:pass" if passive else "nsubj", vp, inverted)
+    return join_subject(subject.phrase, vp, "nsubj:pass" if passive else "nsubj", inverted)
 
 
-def copular_clause(
-    d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None, inverted: bool
-) -> Phrase:
+def copular_clause(d: Discourse, tense: Tense, again: Entity | None, inverted: bool) -> Phrase:
     """Return a copular clause: *The dog is happy*, *is a friend*, *is in the garden*."""
-    subject = subject_phrase(d, "any", depth, banned, again)
-    banned = banned | subject.named
+    subject = subject_phrase(d, "any", again)
+    d = d.beside(subject)
     u = d.u()
     predicate: Phrase
     if u < 0.62 or (subject.plural and u < 0.8):
-        predicate = adjective_phrase(d, banned)
+        predicate = adjective_phrase(d)
     elif u < 0.8:
         kind = "person" if subject.phrase.head.semtag in ("PER", "ROL") else "thing"
         noun = noun_token(d.draw.nouns[kind](d.u(), d.topic), False)
         described = [*attributive_adjectives(d, noun), noun]
-        article = with_article(Token("a", "DET", "DT", "DIS"), described[0])
-        predicate = Phrase("NP", [under(article, noun, "det"), *described], noun)
+        article = with_article(Token("a", "DET", "DT", "DIS", noun, "det"), described[0])
+        predicate = Phrase("NP", [article, *described])
     else:
-        predicate, _ = prepositional_phrase(d, LOCATIVE, max(depth - 1, 0), banned)
-    form = "VBD" if tense == "past" else "VBP" if subject.plural else "VBZ"
+        predicate, _ = prepositional_phrase(d.below(), LOCATIVE)
+    form = finite_form(tense, subject.plural)
     group = [auxiliary("be", form, subject.plural)]
     u = d.u()
     if u < 0.10:
-        word, semtag = d.u.among(MODALS)
-        group = [Token(word, "AUX", "MD", semtag), auxiliary("be", "VB", subject.plural)]
+        group = [modal(d), auxiliary("be", "VB", subject.plural)]
     elif u < 0.16:
         group = [auxiliary("have", form, subject.plural), auxiliary("be", "VBN", subject.plural)]
     if d.u() < 0.08:
-        group.insert(1, Token("not", "PART", "RB", "NOT"))
-    vp = wrap_auxiliaries(d, group, predicate, copula=True)
-    return join_subject(subject, "nsubj", vp, inverted)
+        negate(group)
+    return join_subject(subject.phrase, wrap_auxiliaries(d, group, predicate, "cop"), inverted=inverted)
 
 
-def linking_clause(
-    d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None
-) -> Phrase:
+def linking_clause(d: Discourse, tense: Tense, again: Entity | None) -> Phrase:
     """Return a clause of *seem*, *become* or *remain* and an adjective."""
-    subject = subject_phrase(d, "any", depth, banned, again)
-    group, form = verb_group(d, subject.plural, tense, passive=False, finite=True, inverted=False)
+    subject = subject_phrase(d, "any", again)
+    group, form = verb_group(d, subject.plural, tense)
     verb = Token(d.u.among(_LINKING)[form], "VERB", form, EVENT_TAGS[form])
-    predicate = adjective_phrase(d, banned)
+    predicate = adjective_phrase(d)
     d.add_role(verb, subject, "ARG1")
     core = Phrase("VP", [verb, d.dependent(predicate, verb, "xcomp", "ARG2")], verb)
-    return join_subject(subject, "nsubj", wrap_auxiliaries(d, group, core, copula=False), inverted=False)
+    return join_subject(subject.phrase, wrap_auxiliaries(d, group, core))
 
 
-def existential_clause(d: Discourse, tense: Tense, depth: int, banned: frozenset[int]) -> Phrase:
+def existential_clause(d: Discourse, tense: Tense) -> Phrase:
     """Return an existential clause, *There is a dog in the garden*, whose verb agrees with the noun after it."""
-    pivot = noun_phrase(d, "any", 0, depth, banned, indefinite=True)
-    form = "VBD" if tense == "past" else "VBP" if pivot.plural else "VBZ"
+    pivot = noun_phrase(d, indefinite=True)
+    form = finite_form(tense, pivot.plural)
     verb = auxiliary("be", form, pivot.plural)
     verb.upos, verb.semtag = "VERB", EVENT_TAGS[form]
-    parts: list[Part] = [verb, under(pivot.phrase, verb, "nsubj")]
-    d.add_role(verb, pivot, "ARG1")
+    parts: list[Part] = [verb, d.dependent(pivot.phrase, verb, "nsubj", "ARG1")]
     if d.u() < 0.5:
-        parts.append(adjunct(d, verb, LOCATIVE, 0, banned | pivot.named))
-    there = Token("there", "PRON", "EX", "NIL")
-    subject = under(Phrase.of("NP", there), verb, "expl")
-    return Phrase("S", [subject, Phrase("VP", parts, verb)], verb)
+        parts.append(adjunct(d.at(0, pivot), verb, LOCATIVE))
+    subject = Phrase("NP", [Token("there", "PRON", "EX", "NIL")])
+    return join_subject(subject, Phrase("VP", parts, verb), "expl")
 
 
-def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
+def adjective_phrase(d: Discourse) -> Phrase:
     """Return a predicative adjective with degree, comparison or coordination."""
     adjective = draw_adjective(d)
     u = d.u()
     if u < 0.55:
-        return Phrase.of("ADJP", adjective)
+        return Phrase("ADJP", [adjective])
     if u < 0.80:
         word = "very" if u < 0.66 else "too" if u < 0.73 else "so"
-        degree = under(Token(word, "ADV", "RB", "INT"), adjective, "advmod")
-        return Phrase("ADJP", [degree, adjective], adjective)
+        return Phrase("ADJP", [Token(word, "ADV", "RB", "INT", adjective, "advmod"), adjective])
     if u < 0.90:
-        more = under(Token("more", "ADV", "RBR", "MOR"), adjective, "advmod")
-        standard = noun_phrase(d, "any", 1, 0, banned)
-        phrase = Phrase.after("than", standard.phrase)
-        return Phrase("ADJP", [more, adjective, under(phrase, adjective, "obl")], adjective)
+        more = Token("more", "ADV", "RBR", "MOR", adjective, "advmod")
+        standard = Phrase.after("than", noun_phrase(d.at(0), case=1).phrase)
+        return Phrase("ADJP", [more, adjective, under(standard, adjective, "obl")], adjective)
     second = draw_adjective(d)
     if second.word == adjective.word:
-        return Phrase.of("ADJP", adjective)
+        return Phrase("ADJP", [adjective])
     return Phrase.coordinated("ADJP", adjective, second, u >= 0.97)

@@ -10,6 +10,7 @@ discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,22 +33,8 @@ from lmdyn.datamodules.grammar.lexicon import (
 )
 from lmdyn.datamodules.grammar.sentences import write_sentence
 
-__all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
-
 VERSION = 1
 """Raised whenever the same settings give different documents: part of every cache key."""
-
-_MINIMA = {
-    "seed": 0,
-    "n_topics": 1,
-    "n_nouns": 10,
-    "n_verbs": 10,
-    "n_adjectives": 3,
-    "n_adverbs": 1,
-    "n_names": 10,
-    "n_facts": 0,
-    "topic_boost": 1,
-}
 
 
 @dataclass(eq=False)
@@ -79,7 +66,7 @@ class Grammar:
         fact_rate: probability that a sentence states a fact.
 
     Attributes:
-        lexicon: lexemes of each open-class word type (several if the type is ambiguous).
+        lexicon: lexemes of each open-class word type (several if the type is ambiguous); none for other words.
         lexemes: lexemes of each part of speech, most frequent first.
         facts: the knowledge base.
         vocabulary: every word type that can occur, sorted.
@@ -112,8 +99,10 @@ class Grammar:
     fact_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, minimum in _MINIMA.items():
-            at_least(minimum, **{name: getattr(self, name)})
+        at_least(0, seed=self.seed, n_facts=self.n_facts)
+        at_least(1, n_topics=self.n_topics, n_adverbs=self.n_adverbs, topic_boost=self.topic_boost)
+        at_least(3, n_adjectives=self.n_adjectives)
+        at_least(10, n_nouns=self.n_nouns, n_verbs=self.n_verbs, n_names=self.n_names)
         if self.n_adverbs > self.n_adjectives:
             limit = f"n_adjectives = {self.n_adjectives}"
             raise ValueError(f"n_adverbs must be at most {limit}, got {self.n_adverbs}")
@@ -128,13 +117,13 @@ class Grammar:
         sizes |= {"ADV": self.n_adverbs, "PROPN": self.n_names}
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, 0]))
         lexemes = build_lexemes(rng, self.n_topics, sizes, self.ambiguous_fraction)
-        types: dict[str, list[Lexeme]] = {}
+        types: defaultdict[str, tuple[Lexeme, ...]] = defaultdict(tuple)
         for lexeme in itertools.chain.from_iterable(lexemes.values()):
             for form in dict.fromkeys(lexeme.forms.values()):
-                types.setdefault(form, []).append(lexeme)
+                types[form] += (lexeme,)
         self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(self.n_topics))
         self.lexemes: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in lexemes.items()}
-        self.lexicon: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in types.items()}
+        self.lexicon: Mapping[str, tuple[Lexeme, ...]] = types
         self.facts: tuple[Fact, ...] = build_facts(rng, lexemes["PROPN"], self.n_facts)
         self.vocabulary: tuple[str, ...] = tuple(sorted(CLOSED_CLASS | types.keys()))
 
@@ -244,22 +233,10 @@ class GrammarCorpus(Corpus):
         fact_rate: float = 0.1,
         **kwargs: Any,
     ) -> None:
+        given = locals()
         super().__init__(**kwargs)
         self.n_tokens = self.by_split(n_train_tokens, n_validation_tokens, n_test_tokens)
-        self.grammar = Grammar(
-            grammar_seed,
-            n_topics,
-            n_nouns,
-            n_verbs,
-            n_adjectives,
-            n_adverbs,
-            n_names,
-            n_facts,
-            zipf_exponent,
-            topic_boost,
-            ambiguous_fraction,
-            fact_rate,
-        )
+        self.grammar = Grammar(grammar_seed, **{f.name: given[f.name] for f in fields(Grammar)[1:]})
 
     def documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split, generated one at a time."""

@@ -94,7 +94,7 @@ class GrammarTasks(TaskData):
         if name == "acceptability":
             found = [TextExample(" ".join(j.words), None, float(j.acceptable)) for j in judged(*given)]
         else:
-            found = [TextExample(" ".join(r.first), " ".join(r.second), r.score) for r in rated(*given)]
+            found = list(rated(*given))
         if len(found) < n:
             raise ValueError(
                 f"{name}: the {split} documents have distinct sentences for {len(found)} examples, expected {n}: "
@@ -156,12 +156,7 @@ def corruptions(
         sentence: a sentence of the grammar.
         grammar: the grammar.
         random: determines which of several places is changed.
-
-    Raises:
-        ValueError: if the sentence lacks one of the layers ``upos``, ``xpos``, ``heads`` and ``deprels``.
     """
-    if None in (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels):
-        raise ValueError(f"expected upos, xpos, heads and deprels, got the layers {sentence.layers}")
     breaks = (_verb_agreement, _determiner_agreement, _word_order, _finite_verb)
     places = {rule: broken(sentence, grammar) for rule, broken in zip(RULES, breaks, strict=True)}
     return {rule: some[random.integers(len(some))] for rule, some in places.items() if some}
@@ -178,7 +173,7 @@ def _verb_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
         if tag not in ("VBZ", "VBP") or plural is None or plural != (tag == "VBP"):
             continue
         other = _VERB_NUMBER.get(word)
-        lexemes = grammar.lexicon.get(word, ())
+        lexemes = grammar.lexicon[word]
         if other is None and len(lexemes) == 1 and lexemes[0].upos == "VERB":
             other = lexemes[0].forms["VBZ" if plural else "VBP"]
             if len(grammar.lexicon[other]) > 1:
@@ -207,8 +202,8 @@ def _determiner_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     for i, (word, tag, head) in enumerate(zip(s.words, s.xpos, s.heads, strict=True)):
         if word not in _DETERMINERS or tag != "DT" or s.xpos[head] not in ("NN", "NNS"):
             continue
-        alone = all(lexeme.upos == "NOUN" for lexeme in grammar.lexicon.get(s.words[head], ()))
-        before = grammar.lexicon.get(s.words[i - 1], ()) if i else ()
+        alone = all(lexeme.upos == "NOUN" for lexeme in grammar.lexicon[s.words[head]])
+        before = grammar.lexicon[s.words[i - 1]] if i else ()
         # "gave these men": "gave this" may continue with another object
         if alone and not any(lexeme.kind == "ditransitive" for lexeme in before):
             found.append(_replaced(s.words, i, _DETERMINERS[word]))
@@ -225,7 +220,7 @@ def _word_order(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
             and s.upos[i + 1] == "NOUN"
             # "gave the men books", "gave men the books": no noun may follow to which the determiner could belong
             and s.upos[i + 2] in ("VERB", "AUX", "ADP", "PUNCT", "SCONJ", "CCONJ")
-            and all(lexeme.upos == "VERB" for lexeme in grammar.lexicon.get(next_word, ()))
+            and all(lexeme.upos == "VERB" for lexeme in grammar.lexicon[next_word])
         ):
             found.append(_replaced(s.words, i, s.words[i + 1], s.words[i], length=2))
     return found
@@ -237,7 +232,7 @@ def _finite_verb(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
         return []
     rest = _replaced(s.words, finite[0])
     for word in rest:  # a participle may look like a past tense, a noun like a verb
-        forms = {f for lexeme in grammar.lexicon.get(word, ()) for f, w in lexeme.forms.items() if w == word}
+        forms = {f for lexeme in grammar.lexicon[word] for f, w in lexeme.forms.items() if w == word}
         if word in _CLOSED_FINITE or forms & set(_FINITE):
             return []
     return [rest]
@@ -246,17 +241,9 @@ def _finite_verb(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
 # ---------------------------------------------------------------------------------------------- similarity
 
 
-class Rated(NamedTuple):
-    """Two sentences and their similarity from 0 to 5: 5 times the share of content words that agree in place."""
-
-    first: tuple[str, ...]
-    second: tuple[str, ...]
-    score: float
-
-
 def rated(
     sentences: Iterator[Sentence], grammar: Grammar, n: int, random: np.random.Generator
-) -> Iterator[Rated]:
+) -> Iterator[TextExample]:
     """Return pairs of sentences: the second is the first with other words in k of its n ≥ 2 content-word places.
 
     Content words are the nouns, verbs, adjectives, adverbs and names of the grammar's lexicon. k is uniform on 0 … n,
@@ -289,16 +276,14 @@ def rated(
             words[i] = other.forms[form]
         else:
             made += 1
-            yield Rated(sentence.words, tuple(words), 5 * (1 - k / len(places)))
+            yield TextExample(" ".join(sentence.words), " ".join(words), 5 * (1 - k / len(places)))
 
 
-def _content_places(s: Sentence, grammar: Grammar) -> list[tuple[int, Lexeme, str]]:
-    if s.upos is None or s.xpos is None:
-        raise ValueError(f"expected a sentence with upos and xpos, got the layers {s.layers}")
+def _content_places(s: Any, grammar: Grammar) -> list[tuple[int, Lexeme, str]]:
     places = []
     for i, (word, upos, form) in enumerate(zip(s.words, s.upos, s.xpos, strict=True)):
-        of = [x for x in grammar.lexicon.get(word, ()) if x.upos == upos and x.forms.get(form or "") == word]
-        if len(of) == 1 and form is not None:
+        of = [x for x in grammar.lexicon[word] if x.upos == upos and x.forms.get(form) == word]
+        if len(of) == 1:
             places.append((i, of[0], form))
     return places
 

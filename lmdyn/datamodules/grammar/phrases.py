@@ -51,20 +51,16 @@ LOCATIVE = ("in", "in", "at", "near", "on", "behind")
 def pronoun(d: Discourse, entity: Entity, case: int) -> Phrase:
     """Mention the entity by a pronoun; cases 0 to 3 index :data:`PRONOUNS`."""
     word = PRONOUNS[entity.pronoun][case]
-    token = Token(word, "PRON", "PRP", "REF" if case == 3 else "PRO")
-    d.touch(entity)
-    phrase = Phrase.of("NP", token)
-    d.mentions.append((phrase, entity))
+    phrase = Phrase("NP", [Token(word, "PRON", "PRP", "REF" if case == 3 else "PRO")])
+    d.mention(phrase, entity)
     return phrase
 
 
 def proper_name(d: Discourse, lexeme: Lexeme) -> Argument:
     """Return a proper name; the first mention introduces its bearer."""
     entity = d.named.get((lexeme.lemma, False)) or d.introduce(lexeme)
-    d.touch(entity)
-    token = Token(lexeme.lemma, "PROPN", "NNP", _NAME_TAGS[lexeme.kind])
-    phrase = Phrase.of("NP", token)
-    d.mentions.append((phrase, entity))
+    phrase = Phrase("NP", [Token(lexeme.lemma, "PROPN", "NNP", _NAME_TAGS[lexeme.kind])])
+    d.mention(phrase, entity)
     return Argument(phrase, False, entity)
 
 
@@ -76,13 +72,13 @@ def mention_again(d: Discourse, entity: Entity, case: int) -> Argument:
         return Argument(pronoun(d, entity, case), entity.plural, entity)
     if lexeme.upos == "PROPN":
         return proper_name(d, lexeme)
-    d.touch(entity)
     noun = noun_token(lexeme, entity.plural)
     u = d.u()
     singular, plural, semtag = next(words for limit, *words in _DEFINITE if u < limit)
-    determiner = Token(plural if entity.plural else singular, "DET", "DT", semtag)
-    phrase = Phrase("NP", [under(determiner, noun, "det"), noun], noun)
-    d.mentions.append((phrase, entity))
+    phrase = Phrase(
+        "NP", [Token(plural if entity.plural else singular, "DET", "DT", semtag, noun, "det"), noun]
+    )
+    d.mention(phrase, entity)
     return Argument(phrase, entity.plural, entity)
 
 
@@ -108,8 +104,8 @@ def attributive_adjectives(d: Discourse, noun: Token) -> list[Part]:
         return []
     first = draw_adjective(d)
     if u < 0.70:
-        very = under(Token("very", "ADV", "RB", "INT"), first, "advmod")
-        return [under(Phrase("ADJP", [very, first], first), noun, "amod")]
+        very = Token("very", "ADV", "RB", "INT", first, "advmod")
+        return [under(Phrase("ADJP", [very, first]), noun, "amod")]
     under(first, noun, "amod")
     second = draw_adjective(d)
     if u < 0.93 or second.word == first.word:
@@ -127,8 +123,6 @@ def noun_phrase(
     d: Discourse,
     kind: str = "any",
     case: int = 0,
-    depth: int = 1,
-    banned: frozenset[int] = frozenset(),
     topic: int | None = None,
     indefinite: bool = False,
 ) -> Argument:
@@ -138,32 +132,30 @@ def noun_phrase(
         d: the document so far.
         kind: ``person``, ``thing``, ``place``, ``event`` or ``any``.
         case: 0 nominative, 1 accusative: the form of pronouns.
-        depth: levels of modifiers still allowed.
-        banned: entities that cannot be meant here.
         topic: topic of its noun; default: that of the document.
         indefinite: whether to use only new entities, as after *there is*.
     """
     u = d.u()
     if not indefinite:
         if u < 0.45 and kind in ("any", "person", "place"):
-            entity = d.recall(kind, banned)
+            entity = d.recall(kind)
             if entity is not None:
                 return mention_again(d, entity, case)
-        elif u < 0.52 and depth > 0 and kind in ("any", "person"):
-            return coordination(d, kind, case, banned)
+        elif u < 0.52 and d.depth > 0 and kind in ("any", "person"):
+            return coordination(d, kind, case)
         if kind in ("any", "person", "place") and d.u() < 0.24:
             lexeme = d.draw.names[kind](d.u(), d.topic)
             entity = d.named.get((lexeme.lemma, False))
-            if entity is None or entity.id not in banned:
+            if entity is None or entity.id not in d.banned:
                 return proper_name(d, lexeme)
     lexeme = d.draw.nouns[kind](d.u(), d.topic if topic is None else topic)
-    return common_noun(d, lexeme, depth, banned, indefinite)
+    return common_noun(d, lexeme, indefinite)
 
 
-def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> Argument:
+def coordination(d: Discourse, kind: str, case: int) -> Argument:
     """Return two noun phrases joined; two people joined by *and* make a group that *they* refers to."""
-    first = noun_phrase(d, kind, case, 0, banned)
-    second = noun_phrase(d, kind, case, 0, banned | first.named)
+    first = noun_phrase(d.at(0), kind, case)
+    second = noun_phrase(d.at(0, first), kind, case)
     # with "or", the number of a subject is ambiguous
     disjunction = case == 1 and d.u() < 0.25
     phrase = Phrase.coordinated("NP", first.phrase, second.phrase, disjunction)
@@ -176,9 +168,7 @@ def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> 
     return Argument(phrase, True, group, named=named)
 
 
-def common_noun(
-    d: Discourse, lexeme: Lexeme, depth: int, banned: frozenset[int], indefinite: bool = False
-) -> Argument:
+def common_noun(d: Discourse, lexeme: Lexeme, indefinite: bool) -> Argument:
     """Return a noun phrase around a common noun. *no* and *every* refer to nothing."""
     plural = d.u() < 0.36
     noun = noun_token(lexeme, plural)
@@ -186,25 +176,25 @@ def common_noun(
     refers, again = True, False
     entity: Entity | None = None
     u = d.u()
-    if not indefinite and u < 0.10 and (owner := d.recall("any", banned)) is not None:
+    if not indefinite and u < 0.10 and (owner := d.recall("any")) is not None:
         parts.append(possessor(d, owner, noun))
-        depth = 0  # avoids two owners, as in "his dog of the man"
+        d = d.at(0)  # avoids two owners, as in "his dog of the man"
     else:
         table = _PLURAL_DETERMINERS if plural else _SINGULAR_DETERMINERS
         u = d.u()
         word, semtag = next((w, s) for limit, w, s in table if u <= limit)
         entity = d.named.get((lexeme.lemma, plural))
         if word in _ANAPHORIC:
-            if indefinite or (entity is not None and entity.id in banned):
+            if indefinite or (entity is not None and entity.id in d.banned):
                 word, semtag = ("some", "DIS") if plural else ("another", "ALT")
             else:
                 again = entity is not None
         if word == "#":
-            parts.append(under(Token(d.u.among(_NUMBERS), "NUM", "CD", "QUC"), noun, "nummod"))
+            parts.append(Token(d.u.among(_NUMBERS), "NUM", "CD", "QUC", noun, "nummod"))
         elif semtag == "QUV":
-            parts.append(under(Token(word, "ADJ", "JJ", semtag), noun, "amod"))
+            parts.append(Token(word, "ADJ", "JJ", semtag, noun, "amod"))
         elif word:
-            parts.append(under(Token(word, "DET", "DT", semtag), noun, "det"))
+            parts.append(Token(word, "DET", "DT", semtag, noun, "det"))
         refers = word not in ("no", "every")
     if not again:
         parts.extend(attributive_adjectives(d, noun))
@@ -216,13 +206,12 @@ def common_noun(
         d.touch(entity)
     else:
         entity = d.introduce(lexeme, plural) if refers else None
-    phrase = Phrase("NP", parts, noun)
-    inside = banned if entity is None else banned | {entity.id}
-    if depth > 0:
-        phrase = modifiers(d, Argument(phrase, plural, entity), lexeme.kind == "person", depth, inside)
+    found = Argument(Phrase("NP", parts), plural, entity)
+    if d.depth > 0:
+        found = Argument(modifiers(d.below(found), found, lexeme.kind == "person"), plural, entity)
     if entity is not None:
-        d.mentions.append((phrase, entity))
-    return Argument(phrase, plural, entity)
+        d.mentions.append((found.phrase, entity))
+    return found
 
 
 def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
@@ -234,60 +223,52 @@ def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
         head.word, head.xpos, head.semtag = PRONOUNS[owner.pronoun][2], "PRP$", "HAS"
         d.mentions[-1] = (head, owner)
         return under(head, noun, "nmod:poss")
-    mark = Token("'" if head.xpos == "NNS" and head.word.endswith("s") else "'s", "PART", "POS", "REL")
-    inner.phrase.parts.append(under(mark, head, "case"))
+    mark = "'" if head.xpos == "NNS" and head.word.endswith("s") else "'s"
+    inner.phrase.parts.append(Token(mark, "PART", "POS", "REL", head, "case"))
     return under(inner.phrase, noun, "nmod:poss")
 
 
-def modifiers(d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]) -> Phrase:
+def modifiers(d: Discourse, modified: Argument, person: bool) -> Phrase:
     """Return the noun phrase within prepositional phrases and relative clauses."""
     u = d.u()
-    inner = modified.phrase
-    head = inner.head
+    inner, head = modified.phrase, modified.phrase.head
     if u < 0.20:
-        phrase, _ = prepositional_phrase(
-            d, ("of", "of", "with", "near", "from", "in", "for"), depth - 1, banned
-        )
+        phrase, _ = prepositional_phrase(d, ("of", "of", "with", "near", "from", "in", "for"))
         inner = Phrase("NP", [inner, under(phrase, head, "nmod")], head)
         u = d.u() * 0.5 + 0.2
     if 0.20 <= u < 0.36:
         described = Argument(inner, modified.plural, modified.entity)
-        relative = d.relative(d, described, person, depth - 1, banned)
+        relative = d.relative(d, described, person)
         inner = Phrase("NP", [inner, under(relative, head, "acl:relcl")], head)
     elif 0.36 <= u < 0.39:
-        participle = participle_clause(d, inner, depth - 1, banned)
+        participle = participle_clause(d, inner)
         inner = Phrase("NP", [inner, under(participle, head, "acl")], head)
     return inner
 
 
-def prepositional_phrase(
-    d: Discourse, prepositions: tuple[str, ...], depth: int, banned: frozenset[int]
-) -> tuple[Phrase, str]:
+def prepositional_phrase(d: Discourse, prepositions: tuple[str, ...]) -> tuple[Phrase, str]:
     """Return a prepositional phrase and the role it has as an adjunct of a verb."""
     word = d.u.among(prepositions)
     share, kind, other, label = _ADJUNCTS[word]
     if share:
         kind = kind if d.u() < share else other
-    argument = noun_phrase(d, kind, 1, depth, banned)
-    return Phrase.after(word, argument.phrase), label
+    return Phrase.after(word, noun_phrase(d, kind, 1).phrase), label
 
 
 def in_year(d: Discourse) -> Phrase:
     """Return a year: *in 1987*."""
-    year = Token(d.u.among(YEARS), "NUM", "CD", "YOC")
-    return Phrase.after("in", Phrase.of("NP", year))
+    return Phrase.after("in", Phrase("NP", [Token(d.u.among(YEARS), "NUM", "CD", "YOC")]))
 
 
-def by_phrase(d: Discourse, verb: Token, depth: int, banned: frozenset[int]) -> Part:
+def by_phrase(d: Discourse, verb: Token) -> Part:
     """Return the agent of a passive verb."""
-    agent = noun_phrase(d, "person", 1, depth, banned)
-    phrase = Phrase.after("by", agent.phrase)
-    return d.dependent(phrase, verb, "obl:agent", "ARG0")
+    agent = noun_phrase(d, "person", 1)
+    return d.dependent(Phrase.after("by", agent.phrase), verb, "obl:agent", "ARG0")
 
 
-def participle_clause(d: Discourse, antecedent: Phrase, depth: int, banned: frozenset[int]) -> Phrase:
+def participle_clause(d: Discourse, antecedent: Phrase) -> Phrase:
     """Return a reduced passive relative clause: *the dog seen by him*."""
-    lexeme = d.draw.verbs["transitive"](d.u(), d.topic)
+    lexeme = d.verb("transitive")
     verb = Token(lexeme.forms["VBN"], "VERB", "VBN", "EXS")
     d.roles.append((verb, antecedent, "ARG1"))
-    return Phrase("VP", [verb, by_phrase(d, verb, depth, banned)], verb)
+    return Phrase("VP", [verb, by_phrase(d, verb)], verb)

@@ -3,7 +3,6 @@
 from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
 from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
 from lmdyn.datamodules.grammar.clauses import (
-    EVENT_TAGS,
     auxiliary,
     finite_clause,
     join_subject,
@@ -18,26 +17,15 @@ from lmdyn.datamodules.grammar.phrases import PRONOUNS, in_year, noun_phrase, pr
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
 _SUBORDINATORS = (
-    # word, xpos, upos, fine semantic tag, role
-    ("because", "IN", "SCONJ", "SUB", "ARGM-CAU"),
-    ("while", "IN", "SCONJ", "SUB", "ARGM-TMP"),
-    ("if", "IN", "SCONJ", "IMP", "ARGM-ADV"),
-    ("when", "WRB", "ADV", "IMP", "ARGM-TMP"),
-    ("although", "IN", "SCONJ", "SUB", "ARGM-ADV"),
-    ("before", "IN", "SCONJ", "SUB", "ARGM-TMP"),
-    ("after", "IN", "SCONJ", "SUB", "ARGM-TMP"),
+    # word, fine semantic tag, role
+    ("because", "SUB", "ARGM-CAU"),
+    ("while", "SUB", "ARGM-TMP"),
+    ("if", "IMP", "ARGM-ADV"),
+    ("when", "IMP", "ARGM-TMP"),
+    ("although", "SUB", "ARGM-ADV"),
+    ("before", "SUB", "ARGM-TMP"),
+    ("after", "SUB", "ARGM-TMP"),
 )
-
-
-_STATEMENTS: dict[str, tuple[tuple[str, str, str, str] | None, ...]] = {
-    # verb, its tag, a participle or noun, and the preposition of each statement; None: the ... of X is Y
-    "capital_of": (None, ("has", "VBZ", "capital", "in")),
-    "born_in": (("was", "VBD", "born", "in"), ("comes", "VBZ", "", "from")),
-    "works_for": (("works", "VBZ", "", "for"), ("is", "VBZ", "employed", "by")),
-    "based_in": (("is", "VBZ", "based", "in"), ("has", "VBZ", "office", "in")),
-    "founded_by": (("was", "VBD", "founded", "by"), None),
-    "lives_in": (("lives", "VBZ", "", "in"), None),
-}
 
 
 def statement(d: Discourse) -> Phrase:
@@ -45,15 +33,14 @@ def statement(d: Discourse) -> Phrase:
     tense = d.tense()
     u = d.u()
     if u < 0.72:
-        return finite_clause(d, tense, 2)
+        return finite_clause(d.at(2), tense)
     if u < 0.82:
         return clause_coordination(d, tense)
     if u < 0.88:
         adverbial, label = adverbial_clause(d, None, tense)
-        main = finite_clause(d, tense, 1)
-        return fronted(d, adverbial, "advcl", label, main)
+        return fronted(d, adverbial, "advcl", label, finite_clause(d, tense))
     if u < 0.95:
-        main = finite_clause(d, tense, 1)
+        main = finite_clause(d, tense)
         nominal = main.parts[0]
         again = next((e for p, e in reversed(d.mentions) if p is nominal), None)
         adverbial, label = adverbial_clause(d, again, tense)
@@ -65,11 +52,10 @@ def statement(d: Discourse) -> Phrase:
         return main
     if u < 0.98:
         phrase = in_year(d)
-        return fronted(d, phrase, "obl", "ARGM-TMP", finite_clause(d, "past", 1))
-    main = finite_clause(d, tense, 1)
+        return fronted(d, phrase, "obl", "ARGM-TMP", finite_clause(d, "past"))
+    main = finite_clause(d, tense)
     word, semtag = d.u.among((("oh", "ITJ"), ("yes", "ITJ"), ("hello", "GRE"), ("well", "HES")))
-    token = Token(word, "INTJ", "UH", semtag)
-    return fronted(d, Phrase.of("INTJ", token), "discourse", "", main)
+    return fronted(d, Phrase("INTJ", [Token(word, "INTJ", "UH", semtag)]), "discourse", "", main)
 
 
 def adverbial_role(d: Discourse, head: Token, phrase: Phrase, label: str) -> None:
@@ -81,29 +67,30 @@ def adverbial_role(d: Discourse, head: Token, phrase: Phrase, label: str) -> Non
 def fronted(d: Discourse, phrase: Phrase, relation: str, label: str, main: Phrase) -> Phrase:
     """Put a phrase and a comma in front of a clause."""
     adverbial_role(d, main.head, phrase, label)
-    comma = under(Token(",", "PUNCT", ",", "NIL"), phrase.head, "punct")
+    comma = Token(",", "PUNCT", ",", "NIL", phrase.head, "punct")
     main.parts[:0] = [under(phrase, main.head, relation), comma]
     return main
 
 
 def adverbial_clause(d: Discourse, again: Entity | None, tense: Tense) -> tuple[Phrase, str]:
     """Return a subordinate clause of time, cause or condition, and its role."""
-    word, xpos, upos, semtag, label = d.u.among(_SUBORDINATORS)
-    banned = frozenset() if again is None else frozenset((again.id, *again.members))
-    clause = finite_clause(d, tense, 1, banned, again)
-    relation = "advmod" if upos == "ADV" else "mark"
-    token = Token(word, upos, xpos, semtag)
-    mark: Part = Phrase.of("WHADVP", token) if upos == "ADV" else token
-    return Phrase("SBAR", [under(mark, clause.head, relation), clause], clause.head), label
+    word, semtag, label = d.u.among(_SUBORDINATORS)
+    clause = finite_clause(d if again is None else d.beside(again), tense, again)
+    head = clause.head
+    if word == "when":
+        mark = under(wh_phrase(word, semtag), head, "advmod")
+    else:
+        mark = Token(word, "SCONJ", "IN", semtag, head, "mark")
+    return Phrase("SBAR", [mark, clause]), label
 
 
 def clause_coordination(d: Discourse, tense: Tense) -> Phrase:
     """Return two main clauses joined by a conjunction."""
-    first = finite_clause(d, tense, 1)
-    second = finite_clause(d, tense, 1)
+    first = finite_clause(d, tense)
+    second = finite_clause(d, tense)
     word, semtag = d.u.among((("and", "COO"), ("and", "COO"), ("but", "BUT"), ("or", "DIS")))
-    comma = under(Token(",", "PUNCT", ",", "NIL"), second.head, "punct")
-    joined = Token.conjunction(word, semtag, second.head)
+    comma = Token(",", "PUNCT", ",", "NIL", second.head, "punct")
+    joined = Token(word, "CCONJ", "CC", semtag, second.head, "cc")
     return Phrase("S", [first, comma, joined, under(second, first.head, "conj")], first.head)
 
 
@@ -112,80 +99,64 @@ def question(d: Discourse) -> Phrase:
     u = d.u()
     tense = d.tense()
     if u < 0.45:
-        return finite_clause(d, tense, 1, inverted=True)
+        return finite_clause(d, tense, inverted=True)
     if u < 0.65:  # who sees the dog ?
-        wh = wh_phrase("who", "WP", "QUE")
-        lexeme = d.draw.verbs["simple"](d.u(), d.topic)
-        vp = verb_phrase(d, lexeme, Argument(wh, False, None), tense, 1, frozenset())
+        wh = wh_phrase("who", "QUE")
+        vp = verb_phrase(d, d.verb("simple"), Argument(wh, False, None), tense)
         under(wh, vp.head, "nsubj")
-        return Phrase("SBARQ", [wh, Phrase("SQ", [vp], vp.head)], vp.head)
+        return Phrase("SBARQ", [wh, Phrase("SQ", [vp])])
     if u < 0.85:  # what did the dog see ?
-        wh = wh_phrase(d.u.among(("what", "who", "whom")), "WP", "QUE")
-        subject = noun_phrase(d, "person", 0, 1)
+        wh = wh_phrase(d.u.among(("what", "who", "whom")), "QUE")
+        subject = noun_phrase(d, "person")
         gap = Argument(wh, False, None)
-        verb = d.draw.verbs["transitive"](d.u(), d.topic)
-        vp = verb_phrase(d, verb, subject, tense, 0, frozenset(), inverted=True, gap=gap)
-        clause = join_subject(subject, "nsubj", vp, inverted=True)
-        return Phrase("SBARQ", [under(wh, vp.head, "obj"), clause], vp.head)
+        vp = verb_phrase(d.at(0), d.verb("transitive"), subject, tense, inverted=True, gap=gap)
+        clause = join_subject(subject.phrase, vp, inverted=True)
+        return Phrase("SBARQ", [under(wh, vp.head, "obj"), clause])
     word, label = d.u.among((("where", "ARGM-LOC"), ("when", "ARGM-TMP"), ("why", "ARGM-CAU")))
-    wh = wh_phrase(word, "WRB", "QUE")
-    if word == "where":  # not for a predicate that is itself a place
-        clause = verbal_clause(d, tense, 1, frozenset(), None, inverted=True)
-    else:
-        clause = finite_clause(d, tense, 1, inverted=True)
+    wh = wh_phrase(word, "QUE")
+    kind = verbal_clause if word == "where" else finite_clause  # not for a predicate that is itself a place
+    clause = kind(d, tense, None, inverted=True)
     adverbial_role(d, clause.head, wh, label)
-    return Phrase("SBARQ", [under(wh, clause.head, "advmod"), clause], clause.head)
+    return Phrase("SBARQ", [under(wh, clause.head, "advmod"), clause])
 
 
 def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
     """Return a sentence that states a fact of the knowledge base and ends with the fact's object."""
     fact: Fact = d.draw.facts(d.u(), d.topic)
-    relation = fact.relation
-    template = int(d.u() * len(fact.templates))
     names = d.draw.names_by_lemma
     subject_lexeme, object_lexeme = names[fact.subject], names[fact.object]
-    stated = _STATEMENTS[relation][template]
-    if stated is None:
-        return identity_fact(d, relation, subject_lexeme, object_lexeme), fact
+    words = d.u.among(fact.templates).split()
+    if words[0] == "the":
+        return identity_fact(d, words[1], subject_lexeme, object_lexeme), fact
     subject = proper_name(d, subject_lexeme)
-    copula_or_verb, xpos, relation_word, preposition = stated
-    owned: Token | None = None
-    if copula_or_verb in ("is", "was"):
-        verb = Token(relation_word, "VERB", "VBN", "EXS")
-    else:
-        verb = Token(copula_or_verb, "VERB", xpos, EVENT_TAGS[xpos])
+    word, *others, preposition = words[1:-2]
+    passive = word in ("is", "was")
+    form = "VBN" if passive else "VBZ"
+    verb = Token(others[0] if passive else word, "VERB", form, "EXS" if passive else "ENS")
     parts: list[Part] = [verb]
-    passive = verb.xpos == "VBN"
-    if verb.word == "has":
+    if word == "has":
         assert subject.entity is not None
-        owned = Token(relation_word, "NOUN", "NN", "CON")
-        its = Token(PRONOUNS[subject.entity.pronoun][2], "PRON", "PRP$", "HAS")
+        owned = Token(others[1], "NOUN", "NN", "CON")
+        its = Token(PRONOUNS[subject.entity.pronoun][2], "PRON", "PRP$", "HAS", owned, "nmod:poss")
         d.mentions.append((its, subject.entity))
-        phrase = Phrase("NP", [under(its, owned, "nmod:poss"), owned], owned)
-        parts.append(d.dependent(phrase, verb, "obj", "ARG1"))
-    value = proper_name(d, object_lexeme)
-    phrase = Phrase.after(preposition, value.phrase)
+        parts.append(d.dependent(Phrase("NP", [its, owned]), verb, "obj", "ARG1"))
+    phrase = Phrase.after(preposition, proper_name(d, object_lexeme).phrase)
     label = {"from": "ARG2", "for": "ARG2", "by": "ARG0"}.get(preposition, "ARGM-LOC")
     parts.append(d.dependent(phrase, verb, "obl:agent" if preposition == "by" else "obl", label))
-    d.add_role(verb, subject, "ARG1" if passive or verb.word == "comes" else "ARG0")
-    group = [auxiliary("be", xpos, False)] if passive else []
-    vp = wrap_auxiliaries(d, group, Phrase("VP", parts, verb), copula=False, passive=passive)
-    return join_subject(subject, "nsubj:pass" if passive else "nsubj", vp, inverted=False), fact
+    d.add_role(verb, subject, "ARG1" if passive or word == "comes" else "ARG0")
+    group = [auxiliary("be", "VBD" if word == "was" else "VBZ", False)] if passive else []
+    vp = wrap_auxiliaries(d, group, Phrase("VP", parts, verb), "aux:pass")
+    return join_subject(subject.phrase, vp, "nsubj:pass" if passive else "nsubj"), fact
 
 
-def identity_fact(d: Discourse, relation: str, subject: Lexeme, value: Lexeme) -> Phrase:
+def identity_fact(d: Discourse, word: str, subject: Lexeme, value: Lexeme) -> Phrase:
     """Return a statement such as *the capital of X is Y*, *the founder of X is Y*, *the home of X is Y*."""
-    word, semtag = {"capital_of": ("capital", "CON"), "founded_by": ("founder", "ROL")}.get(
-        relation, ("home", "CON")
-    )
-    noun = Token(word, "NOUN", "NN", semtag)
-    inner = Phrase("NP", [under(Token("the", "DET", "DT", "DEF"), noun, "det"), noun], noun)
-    owner = proper_name(d, subject)
-    pp = under(Phrase.after("of", owner.phrase), noun, "nmod")
-    described = Argument(Phrase("NP", [inner, pp], noun), False, None)
+    noun = Token(word, "NOUN", "NN", "ROL" if word == "founder" else "CON")
+    inner = Phrase("NP", [Token("the", "DET", "DT", "DEF", noun, "det"), noun])
+    owner = under(Phrase.after("of", proper_name(d, subject).phrase), noun, "nmod")
     predicate = proper_name(d, value).phrase
-    vp = wrap_auxiliaries(d, [auxiliary("be", "VBZ", False)], predicate, copula=True)
-    return join_subject(described, "nsubj", vp, inverted=False)
+    vp = wrap_auxiliaries(d, [auxiliary("be", "VBZ", False)], predicate, "cop")
+    return join_subject(Phrase("NP", [inner, owner], noun), vp)
 
 
 def write_sentence(d: Discourse) -> Sentence:
@@ -202,7 +173,7 @@ def write_sentence(d: Discourse) -> Sentence:
         mark, semtag = "?", "QUE"
     else:
         tree = statement(d)
-    tree.parts.append(under(Token(mark, "PUNCT", ".", semtag), tree.head, "punct"))
+    tree.parts.append(Token(mark, "PUNCT", ".", semtag, tree.head, "punct"))
     return _linearized(tree, d, facts)
 
 

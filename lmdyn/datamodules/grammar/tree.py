@@ -18,39 +18,34 @@ class Token:
     start: int = -1
     end: int = -1
 
-    @classmethod
-    def conjunction(cls, word: str, semtag: str, second: "Token") -> "Token":
-        """Return a conjunction, a dependent of the head of the second conjunct."""
-        return cls(word, "CCONJ", "CC", semtag, second, "cc")
+    @property
+    def head(self) -> "Token":
+        """The token, which heads itself."""
+        return self
 
 
-@dataclass(eq=False, slots=True)
 class Phrase:
-    """A constituent: a label, its parts in order, and the token that heads it."""
+    """A constituent: a label, its parts in order, and the token that heads it: by default, that of the last part."""
 
-    label: str
-    parts: "list[Token | Phrase]"
-    head: Token
-    start: int = -1
-    end: int = -1
+    __slots__ = ("end", "head", "label", "parts", "start")
 
-    @classmethod
-    def of(cls, label: str, token: Token) -> "Phrase":
-        """Return a phrase of one word."""
-        return cls(label, [token], token)
+    def __init__(self, label: str, parts: "list[Part]", head: Token | None = None) -> None:
+        self.label = label
+        self.parts = parts
+        self.head: Token = head or parts[-1].head
+        self.start = self.end = -1
 
     @classmethod
     def after(cls, preposition: str, phrase: "Phrase") -> "Phrase":
         """Return a phrase (PP) of a preposition, or *than*, and a noun phrase."""
-        word = Token(preposition, "ADP", "IN", "REL")
-        return cls("PP", [under(word, phrase.head, "case"), phrase], phrase.head)
+        return cls("PP", [Token(preposition, "ADP", "IN", "REL", phrase.head, "case"), phrase])
 
     @classmethod
     def coordinated(cls, label: str, first: "Part", second: "Part", disjunction: bool) -> "Phrase":
         """Return a phrase of two conjuncts, joined by *or* or *and*."""
         word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
-        head, other = (part if isinstance(part, Token) else part.head for part in (first, second))
-        return cls(label, [first, Token.conjunction(word, semtag, other), under(second, head, "conj")], head)
+        joined = Token(word, "CCONJ", "CC", semtag, second.head, "cc")
+        return cls(label, [first, joined, under(second, first.head, "conj")], first.head)
 
 
 Part = Token | Phrase
@@ -58,15 +53,17 @@ Part = Token | Phrase
 
 def under(part: Part, head: Token, relation: str) -> Part:
     """Make the part a dependent of ``head``."""
-    token = part if isinstance(part, Token) else part.head
-    token.governor = head
-    token.relation = relation
+    part.head.governor = head
+    part.head.relation = relation
     return part
 
 
 @dataclass(eq=False, slots=True)
 class Entity:
-    """A discourse referent. ``pronoun`` is he, she, it or they; ``members`` are the parts of a coordinated group."""
+    """A discourse referent. ``pronoun`` is he, she, it or they; ``members`` are the parts of a coordinated group.
+
+    ``named`` are the entities that a mention of it names: itself and its members.
+    """
 
     id: int
     lexeme: Lexeme | None
@@ -74,8 +71,10 @@ class Entity:
     members: tuple[int, ...] = ()
     kind: str = field(init=False)
     pronoun: str = field(init=False)
+    named: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.named = frozenset((self.id, *self.members))
         self.kind = self.lexeme.kind if self.lexeme else "person"
         self.pronoun = "they" if self.plural or self.lexeme is None else self.lexeme.gender
 
@@ -97,4 +96,4 @@ class Argument:
     def __post_init__(self) -> None:
         self.spans = self.spans or ((self.phrase, ""),)
         if self.entity is not None:
-            self.named = self.named.union((self.entity.id,), self.entity.members)
+            self.named |= self.entity.named

@@ -47,7 +47,7 @@ class ShardedLoader:
         if low := {name: size for name, size in sizes.items() if size is not None and size < 1}:
             raise ValueError(f"expected sizes of at least 1, got {low}")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must lie in [0, world_size), got rank {self.rank} of {self.world_size}")
+            raise ValueError(f"rank must be from 0 to {self.world_size - 1}, got {self.rank}")
 
     def _replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -166,7 +166,7 @@ class IndexedLoader(ShardedLoader, ABC):
         if differ:
             raise ResumeError(
                 f"the saved run read its text with {there}, this one has {here}: exact resuming requires equal "
-                f"{sorted(differ)}"
+                f"{', '.join(sorted(differ))}"
             )
         self.data.compare(state.get("text"))
         length = min(self.epoch_batches, len(self))

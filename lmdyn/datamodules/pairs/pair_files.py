@@ -1,15 +1,15 @@
 """Files of minimal pairs, in the layouts of BLiMP, of agreement data, and of tables of two sentences."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pandas as pd
 
-from lmdyn.datamodules.files.text_files import expand_paths, parse_json, read_lines, shown
+from lmdyn.datamodules.files.table_data import TableData
+from lmdyn.datamodules.files.tables import TableRow, table_rows
+from lmdyn.datamodules.files.text_files import expand_paths, shown
 
 __all__ = ["PairFiles"]
 
@@ -28,11 +28,8 @@ _GULORDAVA = {"pattern", "constr_id", "sent_id", "form", "class", "len_prefix", 
 _OTHER_FORM = ("other_form", "wrong_form", "verb_other")
 _PICKLED = (".pickle", ".pkl", ".p")
 
-_Row = tuple[int, dict[str, Any]]
-"""Number of its line, and its columns."""
 
-
-class PairFiles(L.LightningDataModule):
+class PairFiles(TableData):
     """Minimal pairs of files: the ``probe`` of the observer ``MinimalPairs``.
 
     Layouts are found by their columns:
@@ -69,13 +66,10 @@ class PairFiles(L.LightningDataModule):
         self.files = [files] if isinstance(files, str) else list(files)
         self.columns = dict(columns or {})
         if unknown := sorted(set(self.columns) - set(_NAMES)):
-            raise ValueError(f"columns must be names for some of {list(_NAMES)}, got {unknown}")
-        self._pairs: pd.DataFrame | None = None
+            raise ValueError(f"columns must be names for {', '.join(_NAMES)}, got {', '.join(unknown)}")
 
-    def setup(self, stage: str) -> None:
+    def make(self) -> pd.DataFrame:
         """Read the files."""
-        if self._pairs is not None:
-            return
         rows = [row for path in expand_paths(self.files, "*.jsonl") for row in self._read(path)]
         pairs = pd.DataFrame(rows, columns=[*_NAMES, "file", "line"])
         if pairs.empty:
@@ -84,20 +78,14 @@ class PairFiles(L.LightningDataModule):
             one = again.iloc[0]
             raise ValueError(
                 f"{one['file']}:{one['line']}: expected each pair of a paradigm once, got {one['pair']!r} of "
-                f"{one['paradigm']!r} again: name the column of the pairs' names by `columns: {{pair: …}}`"
+                f"{one['paradigm']!r} twice: set the column that names the pairs, `columns: {{pair: …}}`"
             )
-        self._pairs = pairs
+        return pairs
 
     @property
     def pairs(self) -> pd.DataFrame:
-        """The pairs.
-
-        Raises:
-            RuntimeError: if read before ``setup``.
-        """
-        if self._pairs is None:
-            raise RuntimeError("the pairs are not read yet: call setup() first")
-        return self._pairs
+        """The pairs."""
+        return self.table
 
     def _read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the pairs of a file."""
@@ -106,12 +94,12 @@ class PairFiles(L.LightningDataModule):
                 f"{path}: reading a pickled file runs the code that is in it: write its pairs as a table, with "
                 "columns good, bad and condition (.tsv or .jsonl)"
             )
-        for number, (line, row) in enumerate(self._converted(path, _rows(path))):
+        for number, (line, row) in enumerate(self._converted(path, table_rows(path))):
             where = f"{path}:{line}"
             found = {name: self._value(row, name, where) for name in _NAMES}
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
                 raise ValueError(
-                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(str(list(row)))} "
+                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(', '.join(row))} "
                     f"without it: fill it in, or name its column by `columns: {{{missing[0]}: …}}` (usual names: "
                     f"{', '.join(_NAMES[missing[0]])})"
                 )
@@ -125,7 +113,7 @@ class PairFiles(L.LightningDataModule):
             raise ValueError(f"{where}: expected text as the {name} of the pair, got {shown(repr(value))}")
         return str(value).strip()
 
-    def _converted(self, path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
+    def _converted(self, path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
         """Convert files of agreement to two sentences in a row."""
         first = next(rows, None)
         if first is None:
@@ -146,44 +134,6 @@ class PairFiles(L.LightningDataModule):
             yield from every
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    """Yield the rows of JSON lines, or of a table with a header."""
-    if path.suffix in (".jsonl", ".json"):
-        for number, text in read_lines(path):
-            if text.strip():
-                row = parse_json(text, path, number)
-                if not isinstance(row, dict):
-                    raise ValueError(
-                        f"{path}:{number}: expected an object with two sentences, got {shown(text)}"
-                    )
-                yield number, row
-        return
-    lines = (text for _, text in read_lines(path, keepends=True))
-    comma = path.suffix == ".csv"
-    table = csv.DictReader(
-        lines,
-        delimiter="," if comma else "\t",
-        quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE,
-        strict=True,
-    )
-    try:
-        names = table.fieldnames or []
-        if again := [name for name in names if names.count(name) > 1]:
-            raise ValueError(
-                f"{path}:1: expected columns of different names, got {again[0]!r} again: rename one"
-            )
-        for row in table:
-            if None in row:
-                raise ValueError(
-                    f"{path}:{table.line_num}: expected {len(row) - 1} columns, as in the header, got more"
-                )
-            yield table.line_num, row
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}:{table.line_num + 1}: expected a table ({error}): close its quotes"
-        ) from error
-
-
 def _replaced(sentence: str, index: int, form: str, where: str) -> str:
     words = sentence.split()
     if not 0 <= index < len(words):
@@ -198,7 +148,7 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> int:
         raise ValueError(f"{where}: expected a whole number as {name}, got {row[name]!r}") from None
 
 
-def _of_forms(path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
+def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
     """Yield the pairs of rows with the right and the wrong form of a sentence."""
     waiting: dict[str, tuple[int, dict[str, Any]]] = {}
     for line, row in rows:
@@ -219,7 +169,7 @@ def _of_forms(path: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
         raise ValueError(f"{path}:{line}: expected two rows of {row['pair']}, correct and wrong, got one")
 
 
-def _of_verbs(path: Path, rows: Iterator[_Row], other: str) -> Iterator[_Row]:
+def _of_verbs(path: Path, rows: Iterator[TableRow], other: str) -> Iterator[TableRow]:
     """Yield the pairs of a sentence and the other form of its verb."""
     for line, row in rows:
         where = f"{path}:{line}"

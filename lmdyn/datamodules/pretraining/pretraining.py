@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
@@ -121,6 +122,11 @@ class PretrainingCorpus(SplitLoaders):
         return None if self.corpus is None or "train" not in self.corpus.splits else self.corpus.token_counts
 
     @property
+    def word_starts(self) -> np.ndarray[Any, Any] | None:
+        """Those of the corpus; None for a stream, whose words are not counted."""
+        return None if self.corpus is None or "train" not in self.corpus.splits else self.corpus.word_starts
+
+    @property
     def label_names(self) -> dict[str, list[str]]:
         """Names of the labels of each layer of the corpus."""
         return {} if self.corpus is None else self.corpus.label_names
@@ -164,7 +170,7 @@ class PretrainingCorpus(SplitLoaders):
             raise ValueError(f"no split {split!r}: a stream has only training text, also give a corpus")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
-            raise ValueError(f"split {split!r} has no layers {unknown}, it has {sorted(text.names)}")
+            raise ValueError(f"{split!r} has no layers {', '.join(unknown)}, but {', '.join(text.names)}")
         loader = RowLoader(
             text,
             self.maker(self.layers),

@@ -22,8 +22,6 @@ from lmdyn.datamodules.pretraining.text_rows import RowMaker
 
 log = logging.getLogger(__name__)
 
-_LEFTOVER: dict[str, Any] = {"tokens": np.int32, "word_start": np.bool_}
-
 
 @dataclass(frozen=True)
 class Deal:
@@ -246,15 +244,10 @@ class StreamLoaderOfRows:
 
     def state_dict(self) -> State:
         """Return the position of every reader of every rank; with a process group, every rank must call it."""
-        # leftover tokens as tensors, which checkpoints store compactly
-        packed = {
-            number: {**s, **{k: torch.tensor(np.asarray(s[k], kind)) for k, kind in _LEFTOVER.items()}}
-            for number, s in self._states.items()
-        }
-        ranks: list[Any] = [packed]
+        ranks: list[Any] = [dict(self._states)]
         if self._batch.ranks > 1 and torch.distributed.is_initialized():
-            mine, ranks = ranks[0], [None] * self._batch.ranks
-            torch.distributed.all_gather_object(ranks, mine)
+            ranks = [None] * self._batch.ranks
+            torch.distributed.all_gather_object(ranks, self._states)
         return {
             "position": self._position,
             "start": self._start,
@@ -287,7 +280,7 @@ class StreamLoaderOfRows:
                 f"readers: {deal.readers}"
             )
         if state["read"] != self._read:
-            said = "the stream was read from %s and continues from %s: the run is the same only if the documents are"
+            said = "the stream was read from %s and continues from %s: resuming is exact only if their text is equal"
             log.warning(said, state["read"], self._read)
         mine = deal.of_rank(self._batch, self.rank, int(state["start"]))
         if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
@@ -296,5 +289,4 @@ class StreamLoaderOfRows:
             )
         self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])
-        kept = {r: s for r, s in state["readers"].items() if r in mine}
-        self._states = {r: {**s, **{k: np.asarray(s[k]) for k in _LEFTOVER}} for r, s in kept.items()}
+        self._states = {r: dict(s) for r, s in state["readers"].items() if r in mine}

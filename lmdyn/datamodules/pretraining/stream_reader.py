@@ -2,11 +2,12 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -19,8 +20,9 @@ logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
 
-START: State = {"pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0}
-"""The initial state of a reader."""
+_LEFTOVER = {"tokens": torch.empty(0, dtype=torch.int32), "word_start": torch.empty(0, dtype=torch.bool)}
+START: State = {"pass": 0, "shares": None, **_LEFTOVER, "block": 0, "row": 0}
+"""The initial state of a reader; the leftover of a block is in tensors, which checkpoints store compactly."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
@@ -45,7 +47,7 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
         if text is not None and not isinstance(text, str):
             raise ValueError(
                 f"dataset {dataset}: column {column!r} has {type(text).__name__}, expected text: set text_column to "
-                f"one of {sorted(row)}"
+                f"one of {', '.join(sorted(row))}"
             )
         given += len((text or "").strip())
         yield text or "", {"stream": stream.state_dict(), "given": given}
@@ -63,11 +65,11 @@ class _Gatherer:
         self._backend = plain_backend(tokenizer)
         self._own = trained_here(tokenizer)
         self._line_end = self._backend.encode("\n", add_special_tokens=False).ids
-        self.clear([], [])
+        self.clear(**_LEFTOVER)
 
-    def clear(self, tokens: Sequence[int], word_start: Sequence[int]) -> None:
+    def clear(self, tokens: Tensor, word_start: Tensor) -> None:
         """Restart with the leftover of the previous block, as a separate document."""
-        self.tokens, self.word_start = [int(t) for t in tokens], [int(w) for w in word_start]
+        self.tokens, self.word_start = tokens.tolist(), word_start.tolist()
         self.sentences, self.documents = ([0], [0]) if self.tokens else ([], [])
 
     def add(self, text: str) -> None:
@@ -191,7 +193,8 @@ class RowReader:
             if first + number == self.block_rows:
                 used = self.block_rows * self.maker.format.width
                 now = {**self._after, "block": self.state["block"] + 1, "row": 0}
-                now |= {"tokens": block.tokens[used:], "word_start": block.word_start[used:]}
+                now["tokens"] = torch.tensor(block.tokens[used:], dtype=torch.int32)
+                now["word_start"] = torch.tensor(block.word_start[used:])
                 self._block = None
             self.state = {**self.state, **now}
             changed |= now

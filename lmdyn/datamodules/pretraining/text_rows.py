@@ -119,8 +119,8 @@ def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dic
     ids = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
     if missing := [names[short] for short, i in ids.items() if i is None]:
         raise ValueError(
-            f"objective {objective!r} requires a tokenizer with {missing}, got one with "
-            f"{sorted(tokenizer.special_tokens_map)}: use a tokenizer like BERT's, or train one "
+            f"objective {objective!r} requires a tokenizer with {', '.join(missing)}, got one with "
+            f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: use a tokenizer like BERT's, or train one "
             "(`vocabulary: wordpiece` or `unigram` of the corpus)"
         )
     return {short: int(i) for short, i in ids.items()}
@@ -158,6 +158,7 @@ class RowMaker:
         shape = (len(starts), self.format.sequence_length)
         source = np.full(shape, -1, np.int64)  # position of each token in the text; -1 for special ones
         ids = np.full(shape, self.special["pad"], np.int64)
+        ids[:, 0] = self.special["cls"]
         types, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         pair = np.zeros(len(starts), np.int64)
         for row, (start, rng) in enumerate(zip(starts.tolist(), generators, strict=True)):
@@ -165,10 +166,8 @@ class RowMaker:
             if self.format.short_share and rng.random() < self.format.short_share:
                 width = int(rng.integers(2, width + 1))
             segments, pair[row] = self._segments(text, start, width, rng)
-            at = 0
+            at = 1
             for kind, segment in enumerate(segments):
-                if kind == 0:
-                    ids[row, 0], at = self.special["cls"], 1
                 end = at + len(segment)
                 source[row, at:end] = segment
                 ids[row, end] = self.special["sep"]

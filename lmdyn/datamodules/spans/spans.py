@@ -27,8 +27,6 @@ SPAN_TASKS = ("pos", "constituents", "roles", "coreference")
 """Tasks of edge probing that a :class:`~lmdyn.datamodules.SpanCorpus` serves."""
 
 _LAYER_OF = {"constituents": "constituents", "roles": "roles", "coreference": "mentions"}
-POS_LAYERS = ("xpos", "upos")
-"""Layers that can be the tags of the task ``pos``."""
 
 _SENTENCES_PER_CHUNK = 2048
 
@@ -149,7 +147,7 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
     @property
     def skipped(self) -> dict[str, dict[str, int]]:
         """Counts of what was left out of each split, and of labels that the first split lacks."""
-        return {split: dict(counts) for split, counts in self.ready.counts.items()}
+        return self.ready.counts
 
     def loader(self, split: str) -> ExampleLoader:
         """Return the loader of a split's sentences.
@@ -177,11 +175,12 @@ class EncodedSpans:
         sources = {name: pos_layer if name == "pos" else name for name in (*layers, *tasks)}
         found = [{key: list(split.labels[of]) for key, of in sources.items()} for split in read.values()]
         self.names = merge_label_names(found)
-        self.counts = {name: split.skipped for name, split in read.items()}
+        self.counts: dict[str, dict[str, int]] = {}
         self.splits: dict[str, list[Example]] = {}
-        index: dict[str, dict[str | None, int]] = {}
-        for key, names in self.names.items():
-            index[key] = {None: IGNORED, **{name: i for i, name in enumerate(names)}}
+        index: dict[str, dict[str | None, int]] = {
+            key: {None: IGNORED, **{name: i for i, name in enumerate(names)}}
+            for key, names in self.names.items()
+        }
         for name, split in read.items():
             self.splits[name] = [
                 {
@@ -192,13 +191,13 @@ class EncodedSpans:
                 for sentence in split.sentences
             ]
             for task in tasks:
-                new = [index[task][label] for label in self.names[task] if label not in found[0][task]]
-                if unseen := sum(
-                    int(np.isin(e[f"spans_{task}"][:, 4], new).sum()) for e in self.splits[name]
-                ):
-                    split.skipped[f"{task} with a label unseen in {next(iter(read))}"] = unseen
-            if split.skipped:
-                said = "; ".join(f"{n} {what}" for what, n in split.skipped.items())
+                known = len(found[0][task])  # labels of the first split come first
+                split.skipped[f"{task} with a label unseen in {next(iter(read))}"] += sum(
+                    int((e[f"spans_{task}"][:, 4] >= known).sum()) for e in self.splits[name]
+                )
+            self.counts[name] = counts = dict(+split.skipped)
+            if counts:
+                said = "; ".join(f"{n} {what}" for what, n in counts.items())
                 logger.warning("%s, %s: %s", type(asked.corpus).__name__, name, said)
 
 
@@ -207,18 +206,15 @@ def _choose(
 ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
     """Return the layers and tasks to serve, and the layer of the task ``pos``."""
     everywhere = set.intersection(*present.values())
-    pos_layer: str = asked.pos_layer or next((layer for layer in POS_LAYERS if layer in everywhere), "xpos")
-    of_pos = (asked.pos_layer,) if asked.pos_layer else POS_LAYERS
-    kinds = {"pos": of_pos, **{task: (layer,) for task, layer in _LAYER_OF.items()}}
-    tasks_of = {split: [t for t in SPAN_TASKS if has & {*kinds[t]}] for split, has in present.items()}
+    of_pos = "upos" if "upos" in everywhere and "xpos" not in everywhere else "xpos"
+    layer_of = {"pos": asked.pos_layer or of_pos, **_LAYER_OF}
+    tasks_of = {split: [t for t in SPAN_TASKS if layer_of[t] in has] for split, has in present.items()}
     layers_of = {split: [x for x in TOKEN_LAYERS if x in has] for split, has in present.items()}
     layers = _asked_or_common("layer", asked.layers, layers_of)
     tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
     if not tasks and asked.span_tasks is None:
         raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks_of}")
-    if "pos" in tasks and pos_layer not in everywhere:  # each split has one of the two, but not the same one
-        raise ValueError("the splits have different tags: expected xpos, or upos, in all of them")
-    return layers, tasks, pos_layer
+    return layers, tasks, layer_of["pos"]
 
 
 def _asked_or_common(
@@ -227,7 +223,7 @@ def _asked_or_common(
     """Return what is asked, which every split must have; if nothing is, what every split has."""
     for split, exist in present.items():
         if missing := [name for name in asked or () if name not in exist]:
-            raise ValueError(f"split {split!r} of the corpus has no {what} {missing}: it has {exist}")
+            raise ValueError(f"split {split!r} has no {what} {', '.join(missing)}: it has {', '.join(exist)}")
     first = next(iter(present.values()))
     common = (name for name in first if all(name in exist for exist in present.values()))
     return tuple(common if asked is None else asked)
@@ -241,8 +237,8 @@ class _Pieces(NamedTuple):
     """Word of each piece."""
     bounds: Ids
     """Position of the first piece of each word, with special tokens, and the end of the last."""
-    tags: dict[str, tuple[str | None, ...]]
     spans: dict[str, list[Span]]
+    """Of each task; those of a layer are its words."""
 
 
 class _Split:
@@ -268,9 +264,9 @@ class _Split:
             for sentence, (ids, words) in zip(chunk, encoder.pieces(chunk), strict=True):
                 self.present.update(sentence.layers)
                 if len(ids) > asked.max_pieces:
-                    self.skipped[f"sentences of more than {asked.max_pieces} pieces left out"] += 1
+                    self.skipped[f"sentences of more than {asked.max_pieces} pieces were left out"] += 1
                 elif not ids:
-                    self.skipped["sentences without any piece left out"] += 1
+                    self.skipped["sentences without any piece were left out"] += 1
                 else:
                     self._add(asked, sentence, ids, np.array(words, np.int64))
         if not self.sentences:
@@ -281,13 +277,12 @@ class _Split:
 
     def _add(self, asked: SpanCorpus, s: Sentence, ids: list[int], words: Ids) -> None:
         bounds = np.searchsorted(words, np.arange(len(s.words) + 1)) + len(self._before)
-        if empty := int((bounds[:-1] == bounds[1:]).sum()):
-            self.skipped["words without any piece"] += empty
+        self.skipped["words without any piece"] += int((bounds[:-1] == bounds[1:]).sum())
         wanted = asked.span_tasks is None or "coreference" in asked.span_tasks
         mentions = sorted((s.mentions if wanted else ()) or (), key=lambda m: (m.start, m.end))
         pairs = list(itertools.combinations(mentions, 2))
         if (beyond := len(pairs) - asked.max_pairs) > 0:
-            self.skipped[f"pairs of mentions beyond {asked.max_pairs} in a sentence left out"] += beyond
+            self.skipped[f"pairs of mentions beyond {asked.max_pairs} in a sentence were left out"] += beyond
             drawn = sorted(self._random.permutation(len(pairs))[: asked.max_pairs])
             pairs = [pairs[k] for k in drawn]
         spans: dict[str, list[Span]] = {
@@ -297,12 +292,12 @@ class _Split:
                 (a.start, a.end, b.start, b.end, str(int(a.entity == b.entity))) for a, b in pairs
             ],
         }
-        tags = {layer: getattr(s, layer) or (None,) * len(s.words) for layer in TOKEN_LAYERS}
-        for task, rows in spans.items():
-            self.labels[task].update(str(label) for *_, label in rows)
-        for layer, names in tags.items():
-            self.labels[layer].update(filter(None, names))
-        self.sentences.append(_Pieces(ids, words, bounds, tags, spans))
+        for layer in TOKEN_LAYERS:
+            tags = getattr(s, layer) or (None,) * len(s.words)
+            spans[layer] = [(i, i + 1, -1, -1, tag) for i, tag in enumerate(tags)]
+        for name, rows in spans.items():
+            self.labels[name].update(label for *_, label in rows if label is not None)
+        self.sentences.append(_Pieces(ids, words, bounds, spans))
 
     def _with_special(self, values: npt.ArrayLike) -> Ids:
         left, right = (np.full(len(ids), IGNORED) for ids in (self._before, self._after))
@@ -315,19 +310,17 @@ class _Split:
 
     def layer(self, s: _Pieces, layer: str, index: Mapping[str | None, int]) -> Ids:
         """Return the label of each position."""
-        return self._with_special(np.array([index[tag] for tag in s.tags[layer]])[s.words])
+        return self._with_special(np.array([index[tag] for *_, tag in s.spans[layer]])[s.words])
 
     def spans(self, s: _Pieces, task: str, source: str, index: Mapping[str | None, int]) -> Ids:
         """Return the spans of a task in positions, with their labels; those without any piece are left out."""
-        given = s.spans.get(source)
-        if given is None:
-            given = [(i, i + 1, -1, -1, tag) for i, tag in enumerate(s.tags[source]) if tag is not None]
-        rows = np.array([(*span, index[label]) for *span, label in given], np.int64).reshape(-1, 5)
+        given = [(*span, index[label]) for *span, label in s.spans[source] if label is not None]
+        rows = np.array(given, np.int64).reshape(-1, 5)
         one = rows[:, 2] < 0  # a task without a second span
         rows[one, 2:4] = rows[one, :2]
         rows[:, :4] = s.bounds[rows[:, :4]]
         there = (rows[:, 0] < rows[:, 1]) & (rows[:, 2] < rows[:, 3])
         rows[one, 2:4] = IGNORED
-        if task != "pos" and not there.all():
-            self.skipped[f"{task} of words without any piece left out"] += int((~there).sum())
+        if task != "pos":
+            self.skipped[f"{task} of words without any piece were left out"] += int((~there).sum())
         return rows[there]

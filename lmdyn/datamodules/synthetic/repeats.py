@@ -74,7 +74,7 @@ class RepeatsCorpus(RandomWords):
         at_least(0, language_seed=language_seed)
         if not 1 <= shortest <= longest <= length // 2:
             raise ValueError(
-                f"expected 1 <= shortest <= longest <= length / 2, so that r fits in twice, got {shortest}, {longest} "
+                f"expected 1 <= shortest <= longest <= length / 2, so that it fits twice, got {shortest}, {longest} "
                 f"and {length}"
             )
         self.length, self.shortest, self.longest = length, shortest, longest

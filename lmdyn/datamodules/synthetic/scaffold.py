@@ -91,7 +91,7 @@ class ScaffoldCorpus(RandomWords):
         at_least(1, length=length, n_phrases=n_phrases, n_types=n_types)
         at_least(0, n_rules=n_rules, n_outside=n_outside, language_seed=language_seed)
         if n_phrases > n_types**length:
-            raise ValueError(f"{n_types} types do not allow {n_phrases} phrases of {length} words")
+            raise ValueError(f"n_types = {n_types} is too few for {n_phrases} phrases of {length} words")
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
@@ -106,7 +106,7 @@ class ScaffoldCorpus(RandomWords):
             if words > self.n_tokens[split]:
                 raise ValueError(
                     f"{rules} rules and {outside} phrases of {length} words fill {words} words, more than "
-                    f"n_{split}_tokens = {self.n_tokens[split]}: raise it, or lower length, n_rules or n_outside"
+                    f"n_{split}_tokens = {self.n_tokens[split]}: increase this, or lower length, n_rules or n_outside"
                 )
 
     @property

@@ -111,7 +111,7 @@ class GlueTasks(TaskData):
             missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
             if missing:
                 raise ValueError(
-                    f"{missing} cannot be read without a folder: give `dataset` for GLUE's tasks (path: nyu-mll/glue), "
+                    f"{', '.join(missing)} need a `folder`: or give `dataset` for GLUE's tasks (path: nyu-mll/glue), "
                     "`squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
                 )
         self.names = tuple(tasks)
@@ -195,7 +195,7 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
         *texts, label = (fields[c] for c in columns)
         examples.append(_example(texts, label, layout, f"{path}:{number}"))
     if not examples:
-        raise ValueError(f"{path}:1: expected rows of {n_columns} columns, got none: is the file complete?")
+        raise ValueError(f"{path}:1: expected rows of {n_columns} columns, got none: use the complete file")
     if short:
         logger.warning("%s: left out %d rows with fewer than %d columns", path, short, n_columns)
     return examples
@@ -211,7 +211,7 @@ def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -
     except (TypeError, ValueError):
         number = -1
     if not (number in range(len(names)) if names else 0 <= number <= 5):
-        expected = f"a label of {names}" if names else "a score from 0 to 5"
+        expected = f"a label of {', '.join(names)}" if names else "a score from 0 to 5"
         raise ValueError(f"{where}: expected {expected}, got {shown(str(label))}")
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{where}: expected text, got {shown(str(texts))}")
@@ -224,7 +224,7 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
         *texts, label = found = [row.get(c) for c in (*layout.hub_columns, "label")]
         if None in found:
             raise ValueError(
-                f"{where}, row {i}: expected columns {layout.hub_columns} and label, got {sorted(row)}"
+                f"{where}, row {i}: expected columns {', '.join(layout.hub_columns)} and label, got {', '.join(row)}"
             )
         examples.append(_example(texts, label, layout, f"{where}, row {i}"))
     return examples
@@ -232,7 +232,7 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
 
 def _split(splits: Any, split: str, name: str) -> Any:
     if split not in splits:
-        raise ValueError(f"the dataset of {name} has no split {split!r}: it has {list(splits)}")
+        raise ValueError(f"the dataset of {name} has no split {split!r}: it has {', '.join(splits)}")
     return splits[split]
 
 
@@ -287,7 +287,7 @@ def read_squad(path: str | Path) -> list[Question]:
                         raise ValueError(f"is_impossible is {impossible}, with {len(answers)} answers")
                     found.append(_question(qa["id"], qa["question"], paragraph["context"], answers))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}{where}: expected SQuAD's layout, got {error!r}") from error
+        raise ValueError(f"{path}{where}: expected SQuAD's layout ({error})") from error
     except ValueError as error:
         raise ValueError(f"{path}{where}: {error}" if where else str(error)) from error
     if not found:
@@ -316,7 +316,7 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
             answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
             found.append(_question(row["id"], row["question"], row["context"], answers))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{name}, row {i}: expected SQuAD's columns, got {error!r}") from error
+            raise ValueError(f"{name}, row {i}: expected SQuAD's columns ({error})") from error
     return found
 
 

@@ -136,35 +136,28 @@ class Task:
 class PairEncoder:
     """Encodes one or two sentences with the tokenizer's own template: [CLS] first [SEP] second [SEP].
 
+    In a span task, windows of a long context overlap by 128 positions, and a question is cut to 64, or a quarter of
+    ``max_length`` if that is less.
+
     Args:
         tokenizer: a tokenizer with [CLS] and [SEP] that adds them to texts.
         max_length: maximum positions of an example; the longer of two sentences is cut first.
-        stride: for a span task, the number of positions by which windows of a long context overlap; None: 128, or a
-            quarter of ``max_length`` if that is less.
-        max_question: for a span task, maximum positions of the question, which is cut; None: 64, or a quarter.
 
     Raises:
         ValueError: if the tokenizer lacks these tokens, or does not add them to a text.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        max_length: int,
-        stride: int | None = None,
-        max_question: int | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, max_length: int) -> None:
         self._backend = plain_backend(tokenizer)
         self.max_length = max_length
-        self._stride = min(128, max_length // 4) if stride is None else stride
-        self._max_question = min(64, max_length // 4) if max_question is None else max_question
+        self._stride, self._max_question = min(128, max_length // 4), min(64, max_length // 4)
         probe = self._backend.encode("a", "a").ids
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
             raise ValueError(
                 "fine-tuning reads a pair as [CLS] first [SEP] second [SEP], but the tokenizer does not encode it so: "
                 "expected one with cls_token and sep_token, such as those of `vocabulary: unigram` or `wordpiece`; "
-                f"this one has {sorted(tokenizer.special_tokens_map)}"
+                f"this one has {', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}"
             )
 
     def texts(self, examples: Sequence[TextExample]) -> tuple[TaskExamples, int]:
@@ -186,19 +179,17 @@ class PairEncoder:
             asked.append(q.question[: e.offsets[self._max_question - 1][1]] if long else q.question)
         self._backend.enable_truncation(self.max_length, stride=self._stride, strategy="only_second")
         found = self._backend.encode_batch([(a, q.context) for a, q in zip(asked, questions, strict=True)])
-        windows, number, offsets, ends = [], [], [], []
-        for i, (question, first) in enumerate(zip(questions, found, strict=True)):
-            for e in (first, *first.overflowing):
-                inside = np.array(e.sequence_ids, dtype=object) == 1
-                of = np.where(inside[:, None], np.array(e.offsets), -1)
-                windows.append(e)
-                number.append(i)
-                offsets.append(of)
-                ends.append(_answer_positions(question, of))
+        windows = [e for first in found for e in (first, *first.overflowing)]
+        number = np.repeat(np.arange(len(found)), [1 + len(first.overflowing) for first in found])
+        offsets = []
+        for e in windows:
+            inside = np.array(e.sequence_ids, dtype=object) == 1
+            offsets.append(np.where(inside[:, None], np.array(e.offsets), -1))
+        ends = [_answer_positions(questions[i], of) for i, of in zip(number.tolist(), offsets, strict=True)]
         start, end = np.array(ends, dtype=np.int64).T
         encoded = _flat(
             windows,
-            {"question": np.array(number, dtype=np.int64), "start": start, "end": end},
+            {"question": number, "start": start, "end": end},
             {"offsets": np.concatenate(offsets).astype(np.int32)},
             tuple(q.context for q in questions),
             tuple(tuple(text for text, _ in q.answers) for q in questions),

@@ -46,9 +46,8 @@ class LoopedTransformer(nn.Module):
         config: PreTrainedConfig = given.config
         if missing := [name for name in _PARTS if not hasattr(given, name)]:
             raise ValueError(
-                f"{type(given).__name__} has no {missing}: expected a family whose layers have the interface "
-                "of Llama's "
-                "(llama, olmo2, qwen3)"
+                f"{type(given).__name__} has no {', '.join(missing)}: set `family` to one whose layers have the "
+                "interface of Llama's, such as llama, olmo2 or qwen3"
             )
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:

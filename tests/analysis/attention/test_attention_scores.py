@@ -83,16 +83,6 @@ def batch(seed=0):
     return random(seed=seed), tokens, SPECIAL.expand(3, N), segments
 
 
-def test_against_a_naive_implementation():
-    arguments = batch()
-    found, expected = attention_scores(*arguments), naive(*arguments)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], equal_nan=True)
-    assert found["entropy"][1, :, 4:].isnan().all()  # padding asks nothing
-    assert found["block"][2].isnan().all()  # one token, one segment
-
-
 @pytest.mark.parametrize("cached", [1, 2 * N * N, 2**17])  # a head, two heads, all heads at a time
 def test_scores_are_those_of_any_block_of_heads(monkeypatch, cached):
     monkeypatch.setattr(module, "_CACHED", cached)

@@ -7,13 +7,8 @@ from torch import nn
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 from transformers.models.albert.modeling_albert import AlbertLayer
 
+from lmdyn.analysis.dynamics import synchronization as S
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.synchronization import (
-    deviation,
-    deviation_floor,
-    synchronization_offset,
-    synchronize,
-)
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.orbits.trajectories import iterate
 
@@ -41,23 +36,23 @@ def states(*shape, dtype=torch.float64):
 def test_deviation_is_equation_5():
     x = states(3, 5, 4)
     naive = [np.mean([np.linalg.norm(v - row.mean(0)) for v in row]) for row in x.numpy()]
-    np.testing.assert_allclose(deviation(x), naive, rtol=1e-14)
-    assert deviation(x[0]).shape == ()
+    np.testing.assert_allclose(S.deviation(x), naive, rtol=1e-14)
+    assert S.deviation(x[0]).shape == ()
     shifted = x + states(3, 1, 4) * 1e6
-    np.testing.assert_allclose(deviation(shifted), naive, rtol=1e-8)
-    assert deviation(x[:, :1]).tolist() == [0.0] * 3
+    np.testing.assert_allclose(S.deviation(shifted), naive, rtol=1e-8)
+    assert S.deviation(x[:, :1]).tolist() == [0.0] * 3
 
 
 def test_offset_is_the_first_time_below_the_threshold():
     d = torch.tensor([[1.0, 1.0, 1e-9], [1e-5, 1.0, 1.0], [9e-6, 1.0, 1.0], [1.0, 1.0, 1.0]])
-    assert synchronization_offset(d, floor=1e-8).tolist() == [2, -1, 0]
-    assert synchronization_offset(d, floor=1e-8, threshold=2e-5).tolist() == [1, -1, 0]
+    assert S.synchronization_offset(d, floor=1e-8).tolist() == [2, -1, 0]
+    assert S.synchronization_offset(d, floor=1e-8, threshold=2e-5).tolist() == [1, -1, 0]
 
 
 @pytest.mark.parametrize("floor", [1e-5, 1e-3, float("nan")])
 def test_a_floor_above_the_threshold_is_an_error(floor):
     with pytest.raises(ValueError, match="cannot resolve synchronization"):
-        synchronization_offset(torch.zeros(2, 2), floor=floor)
+        S.synchronization_offset(torch.zeros(2, 2), floor=floor)
 
 
 def test_floor_of_single_and_double_precision():
@@ -65,7 +60,7 @@ def test_floor_of_single_and_double_precision():
     floors = []
     for dtype in (torch.float32, torch.float64):
         f = encoder(0.1, dtype=dtype)
-        floors.append(float(deviation_floor(f, states(2, 5, 16, dtype=dtype))))
+        floors.append(float(S.deviation_floor(f, states(2, 5, 16, dtype=dtype))))
     assert 1e-8 < floors[0] < 1e-5
     assert 0 < floors[1] < 1e-13
 
@@ -73,9 +68,9 @@ def test_floor_of_single_and_double_precision():
 def test_synchronize_is_iterate_and_look():
     f, x = encoder(0.1), states(5, 5, 16)
     x[0] *= 10
-    naive = iterate(f, x, 400, {"d": deviation}).observables["d"]
-    expected = synchronization_offset(naive, 0.0)
-    found = synchronize(f, x, 400, batch_size=2)
+    naive = iterate(f, x, 400, {"d": S.deviation}).observables["d"]
+    expected = S.synchronization_offset(naive, 0.0)
+    found = S.synchronize(f, x, 400, batch_size=2)
     assert found.offset.tolist() == expected.tolist()
     assert bool((expected >= 0).any())
     for row, t in enumerate(expected.tolist()):
@@ -182,5 +177,5 @@ class TestReleasedDeviation:
         expected = torch.stack([
             torch.stack([((row[:, j] - row[:, j].mean()) ** 2).mean().sqrt() for j in range(5)]).mean() for row in x
         ])  # fmt: skip
-        torch.testing.assert_close(deviation(x, "released"), expected)
-        assert (deviation(x) > 1.5 * deviation(x, "released")).all()  # by about √5
+        torch.testing.assert_close(S.deviation(x, "released"), expected)
+        assert (S.deviation(x) > 1.5 * S.deviation(x, "released")).all()  # by about √5

@@ -14,18 +14,7 @@ from lmdyn.analysis.inspection.activations import capture, observing, resolve_si
 from lmdyn.analysis.inspection.attention_weights import attention_as
 from lmdyn.analysis.inspection.forward import call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites, match_sites
-from tests.helpers.architectures import (
-    ARCHITECTURES,
-    CAUSAL,
-    HIDDEN,
-    MASKED,
-    OWN,
-    VOCABULARY,
-    DeepRNN,
-    NanoGPT,
-    OwnLSTM,
-    example_batch,
-)
+from tests.helpers import architectures as H
 
 ATTENTION = {  # within a block, the module that answers the weights
     "gpt2": "attn", "gpt_neox": "attention", "opt": "self_attn", "llama": "self_attn", "qwen3": "self_attn",
@@ -85,9 +74,9 @@ def said(found):
 SHARED = ("albert", "looped_llama")  # one block that runs several times
 
 
-@pytest.mark.parametrize("name", [n for n in (*CAUSAL, *MASKED) if n not in SHARED])
+@pytest.mark.parametrize("name", [n for n in (*H.CAUSAL, *H.MASKED) if n not in SHARED])
 def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name):
-    model, batch = ARCHITECTURES[name](), example_batch(name)
+    model, batch = H.ARCHITECTURES[name](), H.example_batch(name)
     found = find_sites(model, batch)
     blocks = ["block_00", "block_01"]
     norm = [] if name in NO_NORM else ["norm"]
@@ -95,8 +84,8 @@ def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name
     assert [found.kinds[n] for n in found.sites] == ["embedding", *["block"] * 2, *norm, "logits"]
     assert found.sites["embedding"] == EMBEDDING.get(name, "model.embed_tokens")
     assert [found.sites[b] for b in blocks] == [f"{LISTS.get(name, 'model.layers')}.{i}" for i in (0, 1)]
-    assert found.shapes["block_01"] == (2, 12, HIDDEN)
-    assert found.shapes["logits"] == (2, 12, VOCABULARY)
+    assert found.shapes["block_01"] == (2, 12, H.HIDDEN)
+    assert found.shapes["logits"] == (2, 12, H.VOCABULARY)
 
     activations, attentions, output = captured(model, found, batch)
     inputs = {k: v for k, v in batch.items() if k != "labels"}
@@ -108,9 +97,8 @@ def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name
         first = 0 if name in RECURRENT else 1  # theirs begin with what the first block answers
         torch.testing.assert_close(activations["block_00"], states[first])
         torch.testing.assert_close(activations["norm" if norm else "block_01"], states[-1])
-        assert not torch.allclose(
-            activations["block_01"], states[first], atol=1e-3
-        )  # the control: another layer
+        # the control: another layer
+        assert not torch.allclose(activations["block_01"], states[first], atol=1e-3)
         torch.testing.assert_close(activations["logits"], whole.logits)
         torch.testing.assert_close(activations["logits"], logits_of(output))
         words = dict(model.named_modules())[found.sites["embedding"]]
@@ -131,7 +119,7 @@ def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name
 
 
 def test_a_shared_block_fires_once_for_each_layer():
-    model, batch = ARCHITECTURES["albert"](), example_batch("albert")
+    model, batch = H.ARCHITECTURES["albert"](), H.example_batch("albert")
     found = find_sites(model, batch)
     assert found.sites["block"] == "albert.encoder.albert_layer_groups.0"
     assert "block_00" not in found.sites
@@ -144,7 +132,7 @@ def test_a_shared_block_fires_once_for_each_layer():
 
 
 def test_encoder_and_decoder_are_told_apart():
-    model, batch = ARCHITECTURES["t5"](), example_batch("t5")
+    model, batch = H.ARCHITECTURES["t5"](), H.example_batch("t5")
     found = find_sites(model, batch)
     parts = [
         f"{part}_{site}"
@@ -152,8 +140,8 @@ def test_encoder_and_decoder_are_told_apart():
         for site in ("embedding", "block_00", "block_01", "norm")
     ]
     assert list(found.sites) == [*parts, "logits"]
-    assert found.shapes["encoder_block_00"] == (2, 12, HIDDEN)
-    assert found.shapes["decoder_block_00"] == (2, 7, HIDDEN)
+    assert found.shapes["encoder_block_00"] == (2, 12, H.HIDDEN)
+    assert found.shapes["decoder_block_00"] == (2, 7, H.HIDDEN)
     activations, attentions, _ = captured(model, found, batch)
     whole = answer(model, batch)
     for part in ("encoder", "decoder"):
@@ -165,9 +153,9 @@ def test_encoder_and_decoder_are_told_apart():
     assert any("EncDecAttention" in sentence for sentence in found.left_out)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", H.OWN)
 def test_modules_as_users_write_them(name):
-    model, batch = ARCHITECTURES[name](), example_batch(name)
+    model, batch = H.ARCHITECTURES[name](), H.example_batch(name)
     found = find_sites(model, batch)
     expected = {
         "nanogpt": ["embedding", "block_00", "block_01", "norm", "logits"],
@@ -200,7 +188,7 @@ def test_modules_as_users_write_them(name):
         assert {"core_block_00@0", "core_block_00@1"} <= activations.keys()  # iterated twice
     elif name == "nanogpt":
         assert found.attention == {f"block_0{i}": f"transformer.h.{i}.attn" for i in (0, 1)}
-        slow = ARCHITECTURES["nanogpt_slow"]()
+        slow = H.ARCHITECTURES["nanogpt_slow"]()
         slow.load_state_dict(model.state_dict())
         _, expected, _ = captured(slow, find_sites(slow, batch), batch)
         for block, weights in attentions.items():
@@ -228,9 +216,9 @@ class Wrapped(L.LightningModule):
 
 
 def test_wrappers_stand_before_the_paths():
-    batch = example_batch("llama")
-    plain = find_sites(ARCHITECTURES["llama"](), batch)
-    wrapped = find_sites(Wrapped(ARCHITECTURES["llama"]()), batch)
+    batch = H.example_batch("llama")
+    plain = find_sites(H.ARCHITECTURES["llama"](), batch)
+    wrapped = find_sites(Wrapped(H.ARCHITECTURES["llama"]()), batch)
     assert wrapped.sites == {name: f"net.{path}" for name, path in plain.sites.items()}
     assert wrapped.attention == {name: f"net.{path}" for name, path in plain.attention.items()}
     assert wrapped.shapes == plain.shapes
@@ -240,8 +228,8 @@ def test_wrappers_stand_before_the_paths():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit's own, as torch.compile is first used
 @pytest.mark.parametrize("compile_blocks", [False, True])
 def test_a_compiled_model_has_the_sites_of_the_plain_one(compile_blocks):
-    batch = example_batch("llama")
-    plain, compiled = ARCHITECTURES["llama"](), ARCHITECTURES["llama"]()
+    batch = H.example_batch("llama")
+    plain, compiled = H.ARCHITECTURES["llama"](), H.ARCHITECTURES["llama"]()
     expected = find_sites(plain, batch)
     if compile_blocks:
         for i, block in enumerate(compiled.model.layers):
@@ -264,12 +252,12 @@ def test_a_compiled_model_has_the_sites_of_the_plain_one(compile_blocks):
 def test_peft_adapters_are_part_of_the_sites():
     import peft  # takes seconds
 
-    batch = example_batch("llama")
+    batch = H.example_batch("llama")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT reads what transformers deprecates
         targets = ["q_proj", "down_proj", "embed_tokens", "lm_head"]
         model = peft.get_peft_model(
-            ARCHITECTURES["llama"](), peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
+            H.ARCHITECTURES["llama"](), peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
         )
         found = find_sites(model, batch)
         activations, _, output = captured(model, found, batch)
@@ -284,7 +272,7 @@ def test_peft_adapters_are_part_of_the_sites():
 
 
 def test_the_search_is_invisible():
-    model, batch = Wrapped(NanoGPT(flash=False)).train(), example_batch("nanogpt")
+    model, batch = Wrapped(H.NanoGPT(flash=False)).train(), H.example_batch("nanogpt")
     model.net.transformer.drop.p = 0.5
     model.net.lm_head.eval()
     model.forward = lambda input_ids: model.net(input_ids, input_ids)[0]
@@ -302,14 +290,14 @@ def test_the_search_is_invisible():
 
 
 def test_hooks_are_gone_and_the_error_is_its_own_when_forward_fails():
-    class Fails(OwnLSTM):
+    class Fails(H.OwnLSTM):
         def forward(self, input_ids):
             self.lstm1(self.embed(input_ids))
             raise ZeroDivisionError("the user's own")
 
     model = Fails()
     with pytest.raises(ZeroDivisionError, match="the user's own"):
-        find_sites(model, example_batch("own_lstm"))
+        find_sites(model, H.example_batch("own_lstm"))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
@@ -318,12 +306,12 @@ class Around(nn.Module):
 
     def __init__(self, body, head=True, **parts):
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+        self.embed = nn.Embedding(H.VOCABULARY, H.HIDDEN)
         self.body = body
         for name, part in parts.items():
             setattr(self, name, part)
         if head:
-            self.head = nn.Linear(HIDDEN, VOCABULARY)
+            self.head = nn.Linear(H.HIDDEN, H.VOCABULARY)
 
     def forward(self, input_ids):
         x = self.body(self, self.embed(input_ids))
@@ -333,7 +321,7 @@ class Around(nn.Module):
 class Layer(nn.Module):
     """A block with parts."""
 
-    def __init__(self, width=HIDDEN, out=None):
+    def __init__(self, width=H.HIDDEN, out=None):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, out or width))
@@ -371,17 +359,17 @@ def in_turn(*names):
 
 def test_blocks_of_different_classes_or_numbered_in_a_dict_are_blocks():
     hybrid = Around(in_turn("layers"), layers=nn.ModuleList([Layer(), Other(), Layer()]))
-    found = find_sites(hybrid, example_batch("llama"))
+    found = find_sites(hybrid, H.example_batch("llama"))
     assert [found.sites[f"block_0{i}"] for i in range(3)] == ["layers.0", "layers.1", "layers.2"]
     numbered = Around(in_turn("layers"), layers=nn.ModuleDict({str(i): Layer() for i in range(2)}))
-    assert find_sites(numbered, example_batch("llama")).sites["block_01"] == "layers.1"
+    assert find_sites(numbered, H.example_batch("llama")).sites["block_01"] == "layers.1"
 
 
 def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not():
     def body(model, x):
         return model.block2(model.block1(x))
 
-    found = find_sites(Around(body, block1=Layer(), block2=Layer()), example_batch("llama"))
+    found = find_sites(Around(body, block1=Layer(), block2=Layer()), H.example_batch("llama"))
     assert block_paths(found) == ["block1", "block2"]
 
 
@@ -391,7 +379,7 @@ def test_looped_blocks_keep_one_name_each():
             x = in_turn("core")(model, x)
         return x
 
-    model, batch = Around(loop, core=nn.ModuleList([Layer(), Layer()])), example_batch("llama")
+    model, batch = Around(loop, core=nn.ModuleList([Layer(), Layer()])), H.example_batch("llama")
     found = find_sites(model, batch)
     assert blocks(found) == ["block_00", "block_01"]
     activations, _, _ = captured(model, found, batch)
@@ -406,16 +394,15 @@ def test_looped_blocks_keep_one_name_each():
 def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
     towers = nn.ModuleList([nn.Sequential(Layer(), Layer()), nn.Sequential(Layer(), Layer())])
     both = Around(lambda m, x: m.towers[0](x) + m.towers[1](x.flip(1)).flip(1), towers=towers)
-    found = find_sites(both, example_batch("llama"))
+    found = find_sites(both, H.example_batch("llama"))
     assert blocks(found) == [
         "towers_0_block_00", "towers_0_block_01", "towers_1_block_00", "towers_1_block_01"
     ]  # fmt: skip
-    deep = Around(
-        lambda m, x: m.towers[1](m.towers[0](x).clone()), towers=towers
-    )  # the control: one feeds the other
-    assert block_paths(find_sites(deep, example_batch("llama"))) == ["towers.0", "towers.1"]
+    # the control: one feeds the other
+    deep = Around(lambda m, x: m.towers[1](m.towers[0](x).clone()), towers=towers)
+    assert block_paths(find_sites(deep, H.example_batch("llama"))) == ["towers.0", "towers.1"]
 
-    heads = nn.ModuleList([Layer(out=VOCABULARY) for _ in range(2)])
+    heads = nn.ModuleList([Layer(out=H.VOCABULARY) for _ in range(2)])
 
     def several(m, x):
         x = in_turn("layers")(m, x)
@@ -423,7 +410,7 @@ def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
         return x
 
     found = find_sites(
-        Around(several, layers=nn.ModuleList([Layer(), Layer()]), heads=heads), example_batch("llama")
+        Around(several, layers=nn.ModuleList([Layer(), Layer()]), heads=heads), H.example_batch("llama")
     )
     assert block_paths(found) == ["layers.0", "layers.1"]
 
@@ -432,27 +419,27 @@ def test_recurrent_layers_of_two_directions_are_two_columns():
     def both_ways(m, x):
         return m.forwards(x)[0] + m.backwards(x.flip(1))[0].flip(1)
 
-    parts = {n: nn.LSTM(HIDDEN, HIDDEN, batch_first=True) for n in ("forwards", "backwards")}
-    found = find_sites(Around(both_ways, **parts), example_batch("own_lstm"))
+    parts = {n: nn.LSTM(H.HIDDEN, H.HIDDEN, batch_first=True) for n in ("forwards", "backwards")}
+    found = find_sites(Around(both_ways, **parts), H.example_batch("own_lstm"))
     assert blocks(found) == ["forwards_block_00", "backwards_block_00"]
     deep = find_sites(
-        Around(lambda m, x: m.backwards(m.forwards(x)[0].clone())[0], **parts), example_batch("own_lstm")
+        Around(lambda m, x: m.backwards(m.forwards(x)[0].clone())[0], **parts), H.example_batch("own_lstm")
     )
     assert blocks(deep) == ["block_00", "block_01"]  # the control
 
 
 @pytest.mark.parametrize("time", [2, 12])
 def test_time_before_batch_is_left_out_with_the_remedy(time):
-    batch = example_batch("deep_lstm", rows=2, length=time)
-    found = find_sites(DeepRNN(batch_first=False), batch)
+    batch = H.example_batch("deep_lstm", rows=2, length=time)
+    found = find_sites(H.DeepRNN(batch_first=False), batch)
     assert list(found.sites) == ["embedding", "logits"]
     assert any("block_01" in s and "batch_first=True" in s for s in found.left_out)
-    assert "block_01" in find_sites(DeepRNN(batch_first=True), batch).sites  # the control
+    assert "block_01" in find_sites(H.DeepRNN(batch_first=True), batch).sites  # the control
 
     def turned(m, x):
         return m.encoder(x.transpose(0, 1)).transpose(0, 1)
 
-    layer = nn.TransformerEncoderLayer(HIDDEN, 4, 64)
+    layer = nn.TransformerEncoderLayer(H.HIDDEN, 4, 64)
     found = find_sites(
         Around(turned, encoder=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)), batch
     )
@@ -461,7 +448,7 @@ def test_time_before_batch_is_left_out_with_the_remedy(time):
 
 
 def test_what_cannot_be_seen_is_said():
-    batch = example_batch("llama")
+    batch = H.example_batch("llama")
 
     found = find_sites(Around(lambda m, x: x, head=False), batch)  # no block, no output layer
     assert list(found.sites) == ["embedding"]
@@ -470,7 +457,7 @@ def test_what_cannot_be_seen_is_said():
     class Matrix(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.randn(VOCABULARY, HIDDEN))
+            self.weight = nn.Parameter(torch.randn(H.VOCABULARY, H.HIDDEN))
             self.layers = nn.ModuleList([Layer(), Layer()])
 
         def forward(self, input_ids):
@@ -490,7 +477,7 @@ def test_what_cannot_be_seen_is_said():
     assert "overwritten in place" in said(found)
 
     with pytest.raises(ValueError, match="input_ids"):
-        find_sites(OwnLSTM(), {"idx": batch["input_ids"]})
+        find_sites(H.OwnLSTM(), {"idx": batch["input_ids"]})
 
 
 def test_logits_that_are_scaled_afterwards_come_from_the_last_layer_of_their_width():
@@ -498,7 +485,7 @@ def test_logits_that_are_scaled_afterwards_come_from_the_last_layer_of_their_wid
         def forward(self, input_ids):
             return 30 * torch.tanh(super().forward(input_ids) / 30)
 
-    found = find_sites(Capped(in_turn("layers"), layers=nn.ModuleList([Layer()])), example_batch("llama"))
+    found = find_sites(Capped(in_turn("layers"), layers=nn.ModuleList([Layer()])), H.example_batch("llama"))
     assert found.sites["logits"] == "head"
 
 
@@ -506,32 +493,32 @@ def test_a_norm_of_the_head_is_not_the_final_norm():
     class Headed(Around):
         def __init__(self):
             head = nn.Sequential(
-                nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+                nn.Linear(H.HIDDEN, H.HIDDEN), nn.LayerNorm(H.HIDDEN), nn.Linear(H.HIDDEN, H.VOCABULARY)
             )
             super().__init__(in_turn("layers"), layers=nn.ModuleList([Layer(), Layer()]))
-            self.head, self.first_norm = head, nn.LayerNorm(HIDDEN)
+            self.head, self.first_norm = head, nn.LayerNorm(H.HIDDEN)
             self.body = lambda m, x: in_turn("layers")(m, m.first_norm(x))
 
-    found = find_sites(Headed(), example_batch("llama"))
+    found = find_sites(Headed(), H.example_batch("llama"))
     assert "norm" not in found.sites
     assert any(s.startswith("norm:") for s in found.left_out)
     model = Headed()
-    model.last_norm = nn.LayerNorm(HIDDEN)
+    model.last_norm = nn.LayerNorm(H.HIDDEN)
     model.body = lambda m, x: m.last_norm(in_turn("layers")(m, m.first_norm(x)))
-    assert find_sites(model, example_batch("llama")).sites["norm"] == "last_norm"  # the control
+    assert find_sites(model, H.example_batch("llama")).sites["norm"] == "last_norm"  # the control
 
 
 def test_a_position_bias_is_no_attention():
     class Biased(nn.Module):
         def __init__(self, bias_only):
             super().__init__()
-            self.linear, self.bias_only = nn.Linear(HIDDEN, HIDDEN), bias_only
+            self.linear, self.bias_only = nn.Linear(H.HIDDEN, H.HIDDEN), bias_only
 
         def forward(self, x):
             bias = torch.zeros(1, 2, x.size(1), x.size(1))
             return self.linear(x), bias if self.bias_only else bias.softmax(-1)
 
-    batch = example_batch("llama")
+    batch = H.example_batch("llama")
     for bias_only in (True, False):
         model = Around(in_turn("layers"), layers=nn.ModuleList([Attending(Biased(bias_only))]))
         assert find_sites(model, batch).attention == ({} if bias_only else {"block_00": "layers.0.attn"})
@@ -544,8 +531,8 @@ def test_a_position_bias_is_no_attention():
 
 
 def test_a_pattern_names_the_blocks_however_deep_they_are():
-    batch = example_batch("llama")
-    model = ARCHITECTURES["llama"]()
+    batch = H.example_batch("llama")
+    model = H.ARCHITECTURES["llama"]()
     blocks = {"layers_00": "model.layers.0", "layers_01": "model.layers.1"}
     assert match_sites(model, "*.layers.*") == match_sites(model, "model.layers.*") == blocks
     assert match_sites(Wrapped(model), "*.layers.*") == {n: f"net.{p}" for n, p in blocks.items()}
@@ -557,14 +544,14 @@ def test_a_pattern_names_the_blocks_however_deep_they_are():
     with torch.no_grad(), capture(model, match_sites(model, "*.layers.*")) as seen:
         model(batch["input_ids"])
         torch.testing.assert_close(seen.activations["layers_01"], activations["block_01"])
-    t5 = match_sites(ARCHITECTURES["t5"](), "*.block.*")
+    t5 = match_sites(H.ARCHITECTURES["t5"](), "*.block.*")
     assert t5["encoder_block_00"] == "encoder.block.0"
     assert t5["decoder_block_01"] == "decoder.block.1"
     assert len(t5) == 4
 
 
 def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
-    model = ARCHITECTURES["llama"]()
+    model = H.ARCHITECTURES["llama"]()
     with pytest.raises(ValueError, match=re.escape("'model.layers.0'")):
         match_sites(model, "*.layer.*")
     with pytest.raises(ValueError, match="no module of LlamaForCausalLM"):
@@ -575,23 +562,23 @@ def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
 
 
 def test_the_decoder_reads_ids_made_of_labels():
-    batch = example_batch("t5")
+    batch = H.example_batch("t5")
     del batch["decoder_input_ids"]
-    found = find_sites(ARCHITECTURES["t5"](), batch)
-    assert found.shapes["decoder_embedding"] == found.shapes["decoder_block_01"] == (2, 7, HIDDEN)
+    found = find_sites(H.ARCHITECTURES["t5"](), batch)
+    assert found.shapes["decoder_embedding"] == found.shapes["decoder_block_01"] == (2, 7, H.HIDDEN)
 
 
 def test_vectors_of_positions_or_neighbours_are_no_token_embedding():
     class Positions(nn.Module):
         def __init__(self, positions):
             super().__init__()
-            self.weight, self.positions = nn.Parameter(torch.randn(VOCABULARY, HIDDEN)), positions
+            self.weight, self.positions = nn.Parameter(torch.randn(H.VOCABULARY, H.HIDDEN)), positions
 
         def forward(self, ids):
             x = F.embedding(ids, self.weight)
             return x + torch.arange(ids.size(1))[:, None] if self.positions else x
 
-    batch = example_batch("llama")
+    batch = H.example_batch("llama")
     batch["input_ids"][0, :4] = 5  # equal ids
     for positions in (True, False):
         model = Around(in_turn("layers"), layers=nn.ModuleList([Layer()]))
@@ -602,7 +589,7 @@ def test_vectors_of_positions_or_neighbours_are_no_token_embedding():
 
 
 def test_parts_of_layers_are_no_blocks():
-    batch = example_batch("llama")
+    batch = H.example_batch("llama")
 
     def sublayers(m, x):
         for attention, feed_forward in m.layers:
@@ -639,7 +626,7 @@ def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
     class Attention(nn.Module):
         def __init__(self, sink):
             super().__init__()
-            self.linear, self.sink = nn.Linear(HIDDEN, HIDDEN), sink
+            self.linear, self.sink = nn.Linear(H.HIDDEN, H.HIDDEN), sink
             self.config = SimpleNamespace(_attn_implementation="fused")
 
         def forward(self, x):
@@ -650,12 +637,12 @@ def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
 
     for sink, sentence in (
         (0, ""),
-        (1, "add up to less than 1, because of a sink"),
+        (1, "add up to less than 1 because of a sink"),
         (2, "fails under eager attention: no eager attention here"),
     ):
         found = find_sites(
             Around(in_turn("layers"), layers=nn.ModuleList([Attending(Attention(sink))])),
-            example_batch("llama"),
+            H.example_batch("llama"),
         )
         assert list(found.attention) == (["block_00"] if sink == 0 else [])
         assert sentence in said(found)

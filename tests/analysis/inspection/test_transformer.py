@@ -82,14 +82,8 @@ def test_layers_of_architectures_whose_names_differ(name, layers, attention):
 
 def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
     assert type(encoder_of(ARCHITECTURES["opt"]())).__name__ == "OPTModel"
-    sizes = {
-        "d_model": 8,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 8,
-        "decoder_ffn_dim": 8,
-    }
-    config = hf.BartConfig(vocab_size=30, **sizes, encoder_attention_heads=1, decoder_attention_heads=1)
+    sides = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = hf.BartConfig(vocab_size=30, d_model=8, encoder_ffn_dim=8, decoder_ffn_dim=8, **sides)
     bart = hf.BartForConditionalGeneration(config)
     assert encoder_of(nn.ModuleDict({"net": bart})) is bart.model.encoder
     config.is_encoder_decoder = False  # the control: two side by side, and neither stands for both

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis.inspection.weights_audit import (
-    audit_weights,
-    out_of_order,
-    squared_distances,
-    tensor_sketches,
-    weights_sketch,
-)
+from lmdyn.analysis.inspection import weights_audit as W
 
 D = 1500
 
@@ -31,7 +25,7 @@ def walk(n, seed, drift=0.0, spread=None, size=D):
 
 
 def found(points):
-    return out_of_order(points).nonzero().flatten().tolist()
+    return W.out_of_order(points).nonzero().flatten().tolist()
 
 
 # ------------------------------------------------------------------------------------------------ sketches
@@ -58,23 +52,23 @@ def test_the_sketch_is_what_a_loop_over_weights_gives():
     weights = {"a": torch.randn(300, 7, generator=g), "b": torch.randn(5, generator=g), "n": torch.tensor(3)}
     # 11 numbers: several blocks (2816 weights each) for "c"
     weights["c"] = torch.randn(3000, generator=g)
-    torch.testing.assert_close(weights_sketch(weights, 11), naive_sketch(weights, 11))
-    assert not torch.equal(weights_sketch(weights), weights_sketch(weights | {"b": weights["b"] + 1e-6}))
-    assert torch.equal(weights_sketch(weights), weights_sketch(dict(reversed(weights.items()))))
+    torch.testing.assert_close(W.weights_sketch(weights, 11), naive_sketch(weights, 11))
+    assert not torch.equal(W.weights_sketch(weights), W.weights_sketch(weights | {"b": weights["b"] + 1e-6}))
+    assert torch.equal(W.weights_sketch(weights), W.weights_sketch(dict(reversed(weights.items()))))
     tied = weights | {"z": weights["a"], "empty": torch.zeros(0)}
-    assert torch.equal(weights_sketch(weights), weights_sketch(tied))
-    assert not torch.equal(weights_sketch(weights), weights_sketch(weights | {"z": weights["a"].clone()}))
+    assert torch.equal(W.weights_sketch(weights), W.weights_sketch(tied))
+    assert not torch.equal(W.weights_sketch(weights), W.weights_sketch(weights | {"z": weights["a"].clone()}))
 
 
 def test_the_sketch_of_a_tensor_sums_every_61st_number():
     """Of 4093 numbers; one of at most 61 is kept, up to signs."""
     w = torch.randn(90, 70, generator=torch.Generator().manual_seed(0))
-    (own,) = tensor_sketches({"w": w}).values()
+    (own,) = W.tensor_sketches({"w": w}).values()
     whole = naive_sketch({"w": w}, 4093)
     key = int.from_bytes(hashlib.blake2b(b"w", digest_size=8).digest(), "big")
     whole = whole.roll(-(key % 4093))
     torch.testing.assert_close(own, torch.stack([whole[i::61].sum() for i in range(61)]))
-    small = tensor_sketches({"w": w[0, :61]})["w"]
+    small = W.tensor_sketches({"w": w[0, :61]})["w"]
     torch.testing.assert_close(small.abs(), w[0, :61].abs().double())
 
 
@@ -94,23 +88,11 @@ def test_distances_of_sketches_are_those_of_the_weights(kind):
     moved = (after.double() - before.double()).square().sum()
     names = [f"layer.{i}" for i in range(5)]
     for name in names:
-        sketched = (weights_sketch({name: after}) - weights_sketch({name: before})).square().sum()
+        sketched = (W.weights_sketch({name: after}) - W.weights_sketch({name: before})).square().sum()
         assert sketched / moved == pytest.approx(1, abs=0.35 if kind in ("one row", "one column") else 0.11)
 
 
 # --------------------------------------------------------------------------------------- trajectories in order
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_noise_around_a_point_is_in_order_annealed_or_not(seed):
-    """Quotients are 1, and 1/2 at ends that are the mean itself."""
-    g = torch.Generator().manual_seed(seed)
-    noise = torch.randn(20, D, generator=g, dtype=torch.float64)
-    assert found(noise) == []
-    assert found(noise * torch.linspace(1, 0, 20)[:, None]) == []
-    noise[0] = 0  # begins with the mean
-    assert found(noise) == []
-    assert found(noise.flip(0)) == []  # ends annealed
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -123,7 +105,7 @@ def test_real_training_in_order_and_seen_through_sketches(seed):
     sketches = []
     for step in range(400):
         if step in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 399):
-            sketches.append(weights_sketch(net.state_dict(), 997))
+            sketches.append(W.weights_sketch(net.state_dict(), 997))
         rows = torch.randint(0, 256, (16,))
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
@@ -139,13 +121,13 @@ def test_real_training_in_order_and_seen_through_sketches(seed):
 def test_a_thousand_checkpoints_take_time_in_proportion():
     points = walk(300, 0)[:, :100]
     points[[100, 101]], points[200] = points[[101, 100]], points[3].clone()
-    assert out_of_order(points).nonzero().flatten().tolist() == [100, 101, 200]
-    calls = mock.Mock(wraps=squared_distances)
+    assert W.out_of_order(points).nonzero().flatten().tolist() == [100, 101, 200]
+    calls = mock.Mock(wraps=W.squared_distances)
     with mock.patch("lmdyn.analysis.inspection.weights_audit.squared_distances", calls):
-        out_of_order(points)
+        W.out_of_order(points)
     assert max(call.args[1] for call in calls.call_args_list) == 64  # neighbours, of however many
     turned = torch.cat([points[:50], points[50:114].flip(0), points[114:]])
-    assert set(range(50, 114)) <= set(out_of_order(turned).nonzero().flatten().tolist())
+    assert set(range(50, 114)) <= set(W.out_of_order(turned).nonzero().flatten().tolist())
 
 
 # ------------------------------------------------------------------------------------ trajectories out of order
@@ -201,7 +183,8 @@ def trajectories(seed, d, n=60):
     return {
         "noise": normal(n, d),
         "walk": normal(n, d).cumsum(0),
-        "annealed": normal(n, d) * (1 - t / n),
+        "annealed to the mean": normal(n, d) * (1 - t / (n - 1)),
+        "from the mean": normal(n, d) * t,
         "decaying walk": (normal(n, d) * 0.9**t).cumsum(0),
         "back and forth": normal(1, d) * (-1.0) ** t + 0.1 * normal(n, d),
         "spiral": torch.cat([(2.5 * t).cos(), (2.5 * t).sin()], 1) @ normal(2, d) * 0.95**t
@@ -243,7 +226,7 @@ def audited(tensors):
         return [row.numpy().tobytes().hex() for row in points]
 
     found = {name: (hashes(points), points) for name, points in tensors.items()}
-    return audit_weights(range(0, 10 * len(whole), 10), hashes(whole), whole, found)
+    return W.audit_weights(range(0, 10 * len(whole), 10), hashes(whole), whole, found)
 
 
 def accused(audit):
@@ -293,7 +276,7 @@ def test_a_norm_stored_twice_is_found_and_old_records_are_judged_as_a_whole():
     whole = walk(16, 9)[:, :500]
     hashes = [f"{i}" for i in range(16)]
     unknown = {"h.2.ln": (["", "", *hashes[2:]], tensors["h.2.ln"])}
-    audit = audit_weights(range(16), hashes, whole[[0, 1, 3, 2, *range(4, 16)]], unknown)
+    audit = W.audit_weights(range(16), hashes, whole[[0, 1, 3, 2, *range(4, 16)]], unknown)
     assert [s for s, moved in zip(audit.steps, audit.out_of_order, strict=True) if moved] == [2, 3]
 
 
@@ -324,11 +307,40 @@ def test_corruptions_at_random_are_found_and_nothing_sound_is_accused():
     assert hits / misplaced > 0.85
 
 
+@pytest.mark.parametrize(("rate", "gap"), [(1e-3, 1), (1e-3, 500), (0.05, 1), (0.3, 20)])
+def test_a_start_of_another_initialisation_is_told_from_a_fast_beginning(rate, gap):
+    def weights(seed, n=6):
+        """Matrices that begin small and move, biases that begin at 0, gains that begin at 1."""
+        g = torch.Generator().manual_seed(seed)
+        found = {f"w{i}": 0.02 * torch.randn(40, 40, generator=g) for i in range(6)}
+        found |= {"bias": torch.zeros(40), "gain": torch.ones(40)}
+        for k in range(n):
+            yield {name: w.clone() for name, w in found.items()}
+            for w in found.values():  # the first stretch is as long as the steps say
+                w += rate * (gap if k == 0 else 1) ** 0.5 * torch.randn(w.shape, generator=g)
+
+    def audit(series):
+        sketches = [W.tensor_sketches(w) for w in series]
+        hashes = [{name: str(point.tolist()) for name, point in one.items()} for one in sketches]
+        tensors = {
+            name: ([h[name] for h in hashes], torch.stack([one[name] for one in sketches]))
+            for name in sketches[0]
+        }
+        whole = torch.stack([W.weights_sketch(w) for w in series])
+        steps = [0, *(gap + i for i in range(len(series) - 1))]
+        return W.audit_weights(steps, [str(i) for i in steps], whole, tensors)
+
+    own, other = list(weights(1)), list(weights(2))
+    assert not audit(own).unrelated_start
+    assert not audit(own[1:]).unrelated_start
+    assert audit([other[0], *own[1:]]).unrelated_start == (rate == 1e-3 and gap == 1)
+
+
 def test_the_audit_of_a_series():
     points = walk(6, 0)
     points[4] = points[1]
     points[5, 3] = torch.nan
-    audit = audit_weights([0, 1, 2, 4, 8, 16], list("abcdbe"), points)
+    audit = W.audit_weights([0, 1, 2, 4, 8, 16], list("abcdbe"), points)
     assert audit.identical_to == (None, 8, None, None, 1, None)
     assert audit.out_of_order == (False,) * 4 + (True, False)
     assert audit.finite == (True,) * 5 + (False,)

@@ -8,16 +8,7 @@ import torch
 from torch import nn
 
 from lmdyn.analysis import contextual_decomposition
-from tests.analysis.interdependence.lstm_oracle import (
-    as_one,
-    decompose,
-    of_row,
-    random_decoder,
-    random_lstm,
-    random_state,
-    random_words,
-    right_padded,
-)
+from tests.analysis.interdependence import lstm_oracle as O
 
 VARIANTS = ("published", "released", "generalized")
 PARTS = ("relevant", "irrelevant", "relevant_cell", "irrelevant_cell")
@@ -42,16 +33,16 @@ class TestNaive:
     @pytest.mark.parametrize("sizes", [(3, 4), (3, 4, 4), (3, 4, 4, 4), (3, 5, 2)])
     def test_equals_the_naive_implementation(self, sizes, bias, variant, carried):
         lengths, time = (5, 3, 1), 5
-        stack = random_lstm(*sizes, bias=bias)
-        words = random_words(3, time, sizes[0])
-        state = random_state(stack, 3) if carried else None
-        mask = right_padded(lengths, time)
+        stack = O.random_lstm(*sizes, bias=bias)
+        words = O.random_words(3, time, sizes[0])
+        state = O.random_state(stack, 3) if carried else None
+        mask = O.right_padded(lengths, time)
         focus = random_focus(4, 3, time) & mask
         focus[0], focus[1] = False, mask
         found = contextual_decomposition(stack, words, focus, state, mask=mask, variant=variant)
         for m, row in itertools.product(range(4), range(3)):
             n = lengths[row]
-            expected = decompose(stack, words[row, :n], focus[m, row, :n], of_row(state, row), variant)
+            expected = O.decompose(stack, words[row, :n], focus[m, row, :n], O.of_row(state, row), variant)
             for k, parts in enumerate(expected):
                 for name, values in zip(PARTS, parts, strict=True):
                     got = getattr(found, name)[k][m, row]
@@ -64,8 +55,8 @@ class TestTheory:
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
     @torch.no_grad()
     def test_parts_add_up_to_the_states_of_pytorch(self, dtype, tolerance, variant):
-        stack = random_lstm(6, 16, 16, 16, gain=0.5, dtype=dtype)
-        words, focus = random_words(4, 12, 6, dtype=dtype), random_focus(3, 4, 12)
+        stack = O.random_lstm(6, 16, 16, 16, gain=0.5, dtype=dtype)
+        words, focus = O.random_words(4, 12, 6, dtype=dtype), random_focus(3, 4, 12)
         found = contextual_decomposition(stack, words, focus, variant=variant)
         assert 0 < float(found.completeness) < tolerance  # rounding is there
         whole = [h_r + h_i for h_r, h_i in zip(found.relevant, found.irrelevant, strict=True)]
@@ -75,7 +66,7 @@ class TestTheory:
             hidden, _ = layer(hidden)
             errors.append(float((whole[k] - hidden).abs().max()))
             assert float(whole[k].abs().max()) > 0.5
-        top, (h, c) = as_one(stack, batch_first=True)(words)
+        top, (h, c) = O.as_one(stack, batch_first=True)(words)
         for got, expected in [(whole[-1], top), *((whole[k][:, :, -1], h[k]) for k in range(3))]:
             errors.append(float((got - expected).abs().max()))
         errors += [float((cells[k][:, :, -1] - c[k]).abs().max()) for k in range(3)]
@@ -124,14 +115,13 @@ class TestTheory:
                 total = more
         for part, name in zip(got, "ri", strict=True):
             torch.testing.assert_close(part, expected[name], rtol=0, atol=1e-12)
-        assert (
-            float((expected["r"] - (f(r + bias) - f(bias))).abs().max()) > 1e-2
-        )  # one order alone is not it
+        # one order alone is not it
+        assert float((expected["r"] - (f(r + bias) - f(bias))).abs().max()) > 1e-2
 
 
 class TestForms:
     def test_focus_on_padding_is_no_word(self):
-        stack, words, mask = random_lstm(3, 4, 4), random_words(3, 6, 3), right_padded((6, 4, 2), 6)
+        stack, words, mask = O.random_lstm(3, 4, 4), O.random_words(3, 6, 3), O.right_padded((6, 4, 2), 6)
         focus = torch.ones(3, 6, dtype=torch.bool)  # everything
         found = contextual_decomposition(stack, words, focus & mask, mask=mask, variant="released")
         again = contextual_decomposition(stack, words, focus, mask=mask, variant="released")
@@ -139,8 +129,8 @@ class TestForms:
 
     @pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5)])
     def test_probabilities_are_of_the_relevant_part_without_the_decoders_bias(self, shape):
-        stack, words, focus = random_lstm(3, 4, 4), random_words(2, 5, 3), random_focus(*shape)
-        decoder = random_decoder(4, 7)
+        stack, words, focus = O.random_lstm(3, 4, 4), O.random_words(2, 5, 3), random_focus(*shape)
+        decoder = nn.Linear(4, 7).double()
         found = contextual_decomposition(stack, words, focus)
         logits, probabilities = found.logits(decoder), found.probabilities(decoder)
         assert logits.shape == probabilities.shape == (*shape, 7)

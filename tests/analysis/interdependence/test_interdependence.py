@@ -8,15 +8,7 @@ import torch
 from torch import nn
 
 from lmdyn.analysis import decompositional_interdependence, pairwise_interdependence
-from tests.analysis.interdependence.lstm_oracle import (
-    interdependence,
-    of_row,
-    random_decoder,
-    random_lstm,
-    random_state,
-    random_words,
-    right_padded,
-)
+from tests.analysis.interdependence import lstm_oracle as O
 
 
 def sets(time, *words):
@@ -30,13 +22,13 @@ class TestDirect:
     @pytest.mark.parametrize("logits", [False, True])
     def test_equals_the_naive_implementation(self, variant, layers, logits):
         lengths, time = (7, 5, 2), 7
-        stack, words = random_lstm(3, *[4] * layers), random_words(3, time, 3)
-        mask, state = right_padded(lengths, time), random_state(stack, 3)
+        stack, words = O.random_lstm(3, *[4] * layers), O.random_words(3, time, 3)
+        mask, state = O.right_padded(lengths, time), O.random_state(stack, 3)
         left, right = torch.zeros(2, 2, 3, time, dtype=torch.bool)
         for row, (a, b) in enumerate((((0, 3), (2, 4)), ((1,), (0, 3)), ((1,), (0,)))):
             left[0, row, list(a)] = right[0, row, list(b)] = True
         left[1, :, 0] = right[1, :, 1] = True
-        decoder = random_decoder(4, 6) if logits else None
+        decoder = O.random_decoder(4, 6) if logits else None
         matrix = decoder.weight.detach().numpy() if logits else None
         settings = {"state": state, "mask": mask, "decoder": decoder, "variant": variant}
         found = decompositional_interdependence(stack, words, left, right, **settings)
@@ -47,9 +39,9 @@ class TestDirect:
         for got, at in ((found, [None] * 3), (later, ends.tolist())):
             for pair, row in itertools.product(range(2), range(3)):
                 n = lengths[row]
-                expected = interdependence(
+                expected = O.interdependence(
                     stack, words[row, :n], left[pair, row, :n].numpy(), right[pair, row, :n].numpy(),
-                    at=at[row], matrix=matrix, state=of_row(state, row), variant=variant,
+                    at=at[row], matrix=matrix, state=O.of_row(state, row), variant=variant,
                 )  # fmt: skip
                 assert float(got[pair, row]) == pytest.approx(expected, rel=1e-11)
 
@@ -61,7 +53,7 @@ class TestLinearCell:
 
     @staticmethod
     def linear_cell(layers):
-        stack = random_lstm(3, *[4] * layers)
+        stack = O.random_lstm(3, *[4] * layers)
         with torch.no_grad():
             for parameter in stack.parameters():
                 i, f, g, o = parameter.chunk(4)
@@ -71,22 +63,21 @@ class TestLinearCell:
 
     def test_contributions_of_tiny_inputs_add_up(self, layers, decoded):
         """Linear but for tanh x = x - x³/3: DI falls with the square of the inputs."""
-        stack, words = self.linear_cell(layers), random_words(2, 5, 3)
-        decoder = random_decoder(4, 6) if decoded else None
+        stack, words = self.linear_cell(layers), O.random_words(2, 5, 3)
+        decoder = O.random_decoder(4, 6) if decoded else None
         left, right = (part.expand(2, 5) for part in sets(5, (0, 2), (1, 4)))
         found = []
         for scale in (1e-2, 5e-3, 2.5e-3):
             direct = decompositional_interdependence(stack, scale * words, left, right, decoder=decoder)
             pairs = pairwise_interdependence(stack, scale * words, 4, decoder=decoder)
-            pairs = (pairs.logits if decoded else pairs.hidden)[
-                :, 1:
-            ]  # words 0 and 1 are all there is: next test
+            # words 0 and 1 are all there is: next test
+            pairs = (pairs.logits if decoded else pairs.hidden)[:, 1:]
             found.append(torch.cat([direct, pairs[~pairs.isnan()]]))
         assert float(found[0].min()) > 1e-8
         assert float(found[0].max()) < 1e-3
         for larger, smaller in itertools.pairwise(found):
             torch.testing.assert_close(smaller / larger, torch.full_like(larger, 0.25), rtol=1e-2, atol=0)
-        bent = random_lstm(3, *[4] * layers)
+        bent = O.random_lstm(3, *[4] * layers)
         control = [
             decompositional_interdependence(bent, scale * words, left, right, decoder=decoder)
             for scale in (1e-2, 5e-3)
@@ -103,9 +94,9 @@ class TestPairwise:
     )
     def test_equals_the_pairs_one_by_one(self, sizes, bias, classes, variant, carried):
         lengths, time = (6, 4, 1, 2), 6
-        stack, words = random_lstm(*sizes, bias=bias), random_words(4, time, 3)
-        mask, state = right_padded(lengths, time), random_state(stack, 4) if carried else None
-        decoder = None if classes is None else random_decoder(sizes[-1], classes)
+        stack, words = O.random_lstm(*sizes, bias=bias), O.random_words(4, time, 3)
+        mask, state = O.right_padded(lengths, time), O.random_state(stack, 4) if carried else None
+        decoder = None if classes is None else O.random_decoder(sizes[-1], classes)
         hidden, logits = torch.full((2, 4, time, time), torch.nan, dtype=torch.float64)
         words_alone = torch.eye(time, dtype=torch.bool)
         for n in range(2, time + 1):  # all pairs that end at n: of the sentences that are long enough
@@ -143,10 +134,15 @@ class TestErrors:
         [
             ((0, 2), (2, 3), {}, r"overlap in 1 words, the first at \[0, 2\]"),
             ((), (1,), {}, "an empty set"),
-            ((1,), (3,), {"mask": right_padded([3], 5)}, "contains padding"),
+            ((1,), (3,), {"mask": O.right_padded([3], 5)}, "contains padding"),
             ((0,), (1,), {"at": 5}, "must be a step from 0 to the sentence's length"),
-            ((0,), (1,), {"at": 3, "mask": right_padded([3], 5)}, "must be a step from 0 to the sentence's"),
-            ((0,), (1,), {"mask": ~right_padded([3], 5)}, "pad on the right"),
+            (
+                (0,),
+                (1,),
+                {"at": 3, "mask": O.right_padded([3], 5)},
+                "must be a step from 0 to the sentence's",
+            ),
+            ((0,), (1,), {"mask": ~O.right_padded([3], 5)}, "pad on the right"),
             ((0,), (1,), {"variant": "printed"}, "expected variant"),
             ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),
             ((0,), (1,), {"decoder": nn.Linear(5, 7)}, "a linear decoder of 4 dimensions"),

@@ -10,14 +10,7 @@ from torch import nn
 from lmdyn.analysis import state_gradients
 from lmdyn.analysis.interdependence.lstm_layers import LSTMLayer, lstm_layers, real_steps
 from lmdyn.models import StackedLSTM
-from tests.analysis.interdependence.lstm_oracle import (
-    as_one,
-    random_decoder,
-    random_lstm,
-    random_words,
-    right_padded,
-    weights,
-)
+from tests.analysis.interdependence import lstm_oracle as O
 
 
 class TestLayers:
@@ -29,20 +22,20 @@ class TestLayers:
         ],
     )
     def test_weights_are_those_of_the_layers_in_order(self, form, bias):
-        stack = random_lstm(3, 4, 4, 4, bias=bias)
+        stack = O.random_lstm(3, 4, 4, 4, bias=bias)
         stacked = StackedLSTM(3, 4, 3).double()
         lstm = {
             "list": list(stack),
             "ModuleList": stack,
             "StackedLSTM": stacked,
-            "nn.LSTM": as_one(stack),
-            "mixed": [stack[0], as_one(stack[1:])],
+            "nn.LSTM": O.as_one(stack),
+            "mixed": [stack[0], O.as_one(stack[1:])],
         }[form]
         if form == "StackedLSTM":
             stacked.layers.load_state_dict(stack.state_dict())
         layers = lstm_layers(lstm)
         assert len(layers) == 3
-        for layer, expected in zip(layers, weights(stack), strict=True):
+        for layer, expected in zip(layers, O.weights(stack), strict=True):
             assert isinstance(layer, LSTMLayer)
             for got, value in zip((layer.w_in, layer.w_rec, layer.bias), expected, strict=True):
                 assert got.dtype == torch.float64
@@ -66,7 +59,7 @@ class TestLayers:
             lstm_layers(lstm)
 
     def test_real_steps(self):
-        words, mask = torch.zeros(4, 3, 2), right_padded([3, 2, 1, 0], 3)
+        words, mask = torch.zeros(4, 3, 2), O.right_padded([3, 2, 1, 0], 3)
         assert torch.equal(real_steps(mask, words), mask)
         assert torch.equal(real_steps(None, words), torch.ones(4, 3, dtype=torch.bool))
         for bad in ([[0, 1, 1]], [[1, 0, 1]], [[0, 0, 1]]):
@@ -79,7 +72,7 @@ def loss(stack, decoder, words, labels, step=None, change=0.0, of="hidden"):
 
     To its hidden state with the cell kept, or to its cell, with which the hidden state changes.
     """
-    layers = [[torch.from_numpy(part) for part in layer] for layer in weights(stack)]
+    layers = [[torch.from_numpy(part) for part in layer] for layer in O.weights(stack)]
     h, c = ([torch.zeros(len(words), u.shape[1], dtype=torch.float64) for _, u, _ in layers] for _ in "hc")
     total = torch.zeros(len(words), dtype=torch.float64)
     for t in range(words.shape[1]):
@@ -102,27 +95,20 @@ def loss(stack, decoder, words, labels, step=None, change=0.0, of="hidden"):
 class TestStateGradients:
     @pytest.fixture
     def labels(self):
-        return torch.tensor(
-            [
-                [0, 1, 2, 3, 4],
-                [-100, 2, -100, -100, 1],
-                [-100, 0, -100, 3, -100],
-                [4, -100, -100, -100, -100],
-                [-100] * 5,
-            ]
-        )
+        n = -100
+        return torch.tensor([[0, 1, 2, 3, 4], [n, 2, n, n, 1], [n, 0, n, 3, n], [4, n, n, n, n], [n] * 5])
 
     @pytest.mark.parametrize("of", ["hidden", "cell"])
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("sizes", [(3, 4), (3, 4, 4), (3, 5, 2)])
     def test_equal_differences_of_the_loss(self, sizes, bias, labels, of):
-        stack, words = random_lstm(*sizes, bias=bias), random_words(5, 5, 3)
-        decoder = random_decoder(sizes[-1], 6, bias=bias)
+        stack, words = O.random_lstm(*sizes, bias=bias), O.random_words(5, 5, 3)
+        decoder = O.random_decoder(sizes[-1], 6, bias=bias)
         found = state_gradients(stack, decoder, words, labels, of=of)
         assert found.shape == (5, 5)
         epsilon, expected = 1e-5, torch.zeros(5, 5, dtype=torch.float64)
         with torch.no_grad():
-            reference, _ = as_one(stack, batch_first=True)(words) if sizes[1] == sizes[-1] else (None, None)
+            reference, _ = O.as_one(stack, batch_first=True)(words) if sizes[1] == sizes[-1] else (None, None)
             if reference is not None:  # the loop is an LSTM
                 entropies = nn.functional.cross_entropy(
                     decoder(reference).transpose(1, 2), labels, reduction="none"

@@ -245,9 +245,8 @@ class TestRows:
             return recurrent()(x)
 
         pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0)
-        assert (
-            sum(rows) == 1 + 2**TIME
-        )  # v(N), and all pairs at all positions; one by one: 4 · Σ 2^(n - 2) · (n - 1)
+        # v(N), and all pairs at all positions; one by one: 4 · Σ 2^(n - 2) · (n - 1)
+        assert sum(rows) == 1 + 2**TIME
         rows.clear()
         pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0, exact_up_to=0, samples=32)
         assert sum(rows) == 1 + 32 * (1 + TIME + 15)

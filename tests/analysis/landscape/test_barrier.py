@@ -79,9 +79,8 @@ def test_the_interval_covers_and_difficulty_cancels():
         covered += low <= 0.5 <= high
         widths.append(high - low)
     assert covered >= 50
-    assert np.mean(widths) == pytest.approx(
-        2 * 1.96 * 0.3 / np.sqrt(40), rel=0.25
-    )  # not of the difficulties' 2
+    # not of the difficulties' 2
+    assert np.mean(widths) == pytest.approx(2 * 1.96 * 0.3 / np.sqrt(40), rel=0.25)
 
 
 def test_blocks_without_text_do_not_count():

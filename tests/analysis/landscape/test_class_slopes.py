@@ -173,7 +173,7 @@ def test_a_repeated_lstm_gets_its_weights_back_also_after_an_error():
     assert torch.equal(out, expected)
     assert all(a is b for a, b in zip(lstm.parameters(), before, strict=True))
     assert all(a is b for a, b in zip(lstm._flat_weights, before, strict=True))
-    leaf = separate.leaves[id(lstm.weight_hh_l0), "lstm@1"]
+    leaf = separate[id(lstm.weight_hh_l0), "lstm@1"]
     assert torch.autograd.grad(out.sum(), leaf)[0].any()
 
 

@@ -77,13 +77,9 @@ def test_errors_of_opposite_signs_are_seen():
     assert three.residual == found.residual == 0
     assert three.void
     # by class: the same parameter pays ± for two classes, and nothing for both together
-    classes = integrate_line(
-        lambda a: LinePoint(
-            0.0,
-            {"w": torch.zeros(1, dtype=torch.float64)},
-            {"c": 8 * math.cos(8 * a) * torch.tensor([1.0, -1.0], dtype=torch.float64)},
-        )
-    )
+    nothing = {"w": torch.zeros(1, dtype=torch.float64)}
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    classes = integrate_line(lambda a: LinePoint(0.0, nothing, {"c": 8 * math.cos(8 * a) * signs}))
     torch.testing.assert_close(classes.groups["c"], exact, rtol=0, atol=1e-3)
 
 

@@ -22,12 +22,8 @@ def test_random_directions_have_the_norms_of_rows():
         module.embedding.weight[3] *= 100
     at = parameter_values(module)
     plane = random_plane(at, seed=1)
-    assert set(plane.first) == {
-        "embedding.weight",
-        "norm.weight",
-        "norm.bias",
-        "output.bias",
-    }  # the tied one once
+    # the tied one once
+    assert set(plane.first) == {"embedding.weight", "norm.weight", "norm.bias", "output.bias"}
     for direction in (plane.first, plane.second):
         torch.testing.assert_close(
             direction["embedding.weight"].norm(dim=1), at["embedding.weight"].norm(dim=1)

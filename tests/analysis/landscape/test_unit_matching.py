@@ -8,13 +8,6 @@ from lmdyn.analysis.parameters.at_point import parameter_values
 from lmdyn.analysis.parameters.exchangeable_units import permuted_units
 from tests.analysis.landscape.recurrent_models import MODULES, Recurrent
 
-IDS = torch.tensor([[1, 4, 9, 3, 3, 7], [0, 10, 2, 5, 6, 8]])
-
-
-def logits(module):
-    out = module(IDS)
-    return getattr(out, "logits", out)
-
 
 @pytest.fixture(params=MODULES)
 def module(request):

@@ -66,12 +66,8 @@ def test_what_is_chaotic():
     weak = torch.full((1000,), 1.05e-3)  # above ln T / T = 9.2e-4, λT = 10.5
     short = torch.full((1000,), 9.5e-4)  # λT below 10
     early = torch.cat([torch.full((50,), 0.04), torch.zeros(950)])  # λT = 20, all of it at the start
-    assert growth_rate(torch.stack([calm, weak, short, early], 1), 10).chaotic.tolist() == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    found = growth_rate(torch.stack([calm, weak, short, early], 1), 10)
+    assert found.chaotic.tolist() == [False, True, False, False]
 
 
 def test_parts_and_gaps():

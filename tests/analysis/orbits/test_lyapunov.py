@@ -127,9 +127,8 @@ class TestLocalExponents:
         assert torch.equal(random_perturbation(x[3:], 0.1, seed=4, rows=[3, 4]), every[3:])
         torch.testing.assert_close(every.flatten(1).norm(dim=1), torch.full((5,), 0.1, dtype=F64))
         shifted = random_perturbation(x, 0.1, seed=5)
-        assert not any(
-            torch.equal(a, b) for a in every for b in shifted
-        )  # row i + 1 is not row i of the next seed
+        # row i + 1 is not row i of the next seed
+        assert not any(torch.equal(a, b) for a in every for b in shifted)
         with pytest.raises(ValueError, match="zip"):
             random_perturbation(x, rows=[0, 1])
         f = tanh_map(torch.eye(6, dtype=F64) * 1.3)

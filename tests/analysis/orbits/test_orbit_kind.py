@@ -29,15 +29,9 @@ def henon(x):
 
 
 def lorenz(x, h=0.02):
-    def v(x):
-        return torch.stack(
-            [
-                10 * (x[:, 1] - x[:, 0]),
-                x[:, 0] * (28 - x[:, 2]) - x[:, 1],
-                x[:, 0] * x[:, 1] - 8 / 3 * x[:, 2],
-            ],
-            1,
-        )
+    def v(state):
+        x, y, z = state.unbind(1)
+        return torch.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z], 1)
 
     a = v(x)
     b = v(x + h / 2 * a)

@@ -15,10 +15,8 @@ def chains(seeds=20, steps=60, noise=0.3):
     for one in states:
         for t in range(1, steps):
             one[t] = generator.choice(3, p=TRANSITIONS[one[t - 1]])
-    return LEVELS[states] * [1.0, 100.0] + noise * generator.standard_normal((seeds, steps, 2)) * [
-        1.0,
-        100.0,
-    ], states
+    values = LEVELS[states] + noise * generator.standard_normal((seeds, steps, 2))
+    return values * [1.0, 100.0], states
 
 
 @pytest.fixture(scope="module")

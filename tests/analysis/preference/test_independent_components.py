@@ -5,11 +5,7 @@ import math
 import pytest
 import torch
 
-from lmdyn.analysis.preference.independent_components import (
-    UnusableEmbeddingsError,
-    amari_ica,
-    principal_components,
-)
+from lmdyn.analysis.preference import independent_components as I
 
 N, K = 4000, 5
 
@@ -35,8 +31,8 @@ def amari_index(product):
 
 def found_index(x, a, **settings):
     """Amari index of what was found in x = s Aᵀ: sources are linear in x, so regression tells the product."""
-    p = principal_components(x, a.shape[1])
-    found = amari_ica(p, **{"learning_rate": 0.1, "tolerance": 1e-6, "max_iterations": 4000, **settings})
+    p = I.principal_components(x, a.shape[1])
+    found = I.amari_ica(p, **{"learning_rate": 0.1, "tolerance": 1e-6, "max_iterations": 4000, **settings})
     whitening = torch.linalg.lstsq(x - x.mean(0), p).solution
     return amari_index(found.unmixing @ whitening.T @ a), found
 
@@ -47,7 +43,7 @@ def found_index(x, a, **settings):
 @pytest.mark.parametrize("mean", [0.0, 50.0])
 def test_whitened_components_have_the_identity_as_covariance(mean):
     x = sources() @ mixing(d=9).T + 0.1 * sources(k=9, seed=2) + mean
-    p = principal_components(x, K)
+    p = I.principal_components(x, K)
     assert torch.allclose(p.mean(0), torch.zeros(K).double(), atol=1e-9)
     assert torch.allclose(p.T @ p / N, torch.eye(K).double(), atol=1e-9)
 
@@ -57,15 +53,15 @@ def test_components_against_the_singular_value_decomposition():
     centred = x - x.mean(0)
     _, singular, vt = torch.linalg.svd(centred, full_matrices=False)
     expected = (centred @ vt[:3].T) / singular[:3] * math.sqrt(len(x))
-    assert torch.allclose(principal_components(x, 3).abs(), expected.abs(), atol=1e-9)
+    assert torch.allclose(I.principal_components(x, 3).abs(), expected.abs(), atol=1e-9)
 
 
 def test_errors_of_principal_components():
     x = sources(n=20)
     with pytest.raises(ValueError, match="expected 1 to 5 components"):
-        principal_components(x, 6)
-    with pytest.raises(UnusableEmbeddingsError, match=r"got rank 2: use at most 2"):
-        principal_components(x[:, :2] @ mixing(2, 5).T, 3)
+        I.principal_components(x, 6)
+    with pytest.raises(I.UnusableEmbeddingsError, match=r"got rank 2: use at most 2"):
+        I.principal_components(x[:, :2] @ mixing(2, 5).T, 3)
 
 
 # ---------------------------------------------------------------- independent components
@@ -86,14 +82,14 @@ def test_gaussian_sources_are_not_unmixed():
     """The control: any rotation of them is as independent."""
     a = mixing()
     assert found_index(sources("gauss") @ a.T, a, max_iterations=2000)[0] > 0.2
-    p = principal_components(sources() @ a.T, K)  # and whitening alone does not unmix
+    p = I.principal_components(sources() @ a.T, K)  # and whitening alone does not unmix
     assert amari_index(torch.linalg.lstsq(sources() - sources().mean(0), p).solution.T) > 0.2
 
 
 @pytest.mark.parametrize(("nonlinearity", "scale"), [("bounded", 1.0), ("halved", 0.5)])
 def test_the_fixed_point_fixes_the_scale(nonlinearity, scale):
-    p = principal_components(sources() @ mixing().T, K)
-    found = amari_ica(p, 0.1, 4000, 1e-9, nonlinearity)
+    p = I.principal_components(sources() @ mixing().T, K)
+    found = I.amari_ica(p, 0.1, 4000, 1e-9, nonlinearity)
     assert found.converged
     y = found.sources
     assert torch.allclose(y, p @ found.unmixing.T)
@@ -107,13 +103,13 @@ def test_the_fixed_point_fixes_the_scale(nonlinearity, scale):
 
 def test_the_rule_step_by_step():
     """A naive loop in the publication's layout, words in columns."""
-    p = principal_components(sources(n=200) @ mixing().T, K)
+    p = I.principal_components(sources(n=200) @ mixing().T, K)
     w = torch.eye(K).double()
     for _ in range(7):
         y = w @ p.T
         g = y.sign() * (1 - (-(2**0.5) * y.abs()).exp())
         w = w + 0.01 * (torch.eye(K) - g @ y.T / 200) @ w
-    found = amari_ica(p, max_iterations=7)
+    found = I.amari_ica(p, max_iterations=7)
     assert torch.allclose(found.unmixing, w, atol=1e-12)
     assert (found.iterations, found.converged) == (7, False)
     assert found.residual > 0.01
@@ -121,9 +117,9 @@ def test_the_rule_step_by_step():
 
 def test_the_rule_has_the_same_fixed_points_however_it_starts():
     """Given the iterations, a smaller start gets there too, since Y depends on Y alone; a large one diverges."""
-    p = principal_components(sources() @ mixing().T, K)
-    near, far = (amari_ica(scale * p, 0.1, tolerance=1e-8) for scale in (1, 0.1))
+    p = I.principal_components(sources() @ mixing().T, K)
+    near, far = (I.amari_ica(scale * p, 0.1, tolerance=1e-8) for scale in (1, 0.1))
     assert far.iterations > near.iterations
     assert torch.allclose(near.sources, far.sources, atol=1e-5)
-    with pytest.raises(UnusableEmbeddingsError, match="diverged within"):
-        amari_ica(1000 * p)
+    with pytest.raises(I.UnusableEmbeddingsError, match="diverged within"):
+        I.amari_ica(1000 * p)

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis import (
-    Predictions,
-    TowerPredictions,
-    most_frequent_tag,
-    preference_standard_error,
-    primary_tower,
-    split_half_reliability,
-    token_preference,
-)
+from lmdyn import analysis as A
 
 VARIANTS = ("mean_probability", "mean_log_probability")
 V, N = 6, 500
@@ -33,7 +25,7 @@ def toy(seed=0, towers=2):
 
 
 def stream(p, targets, halves, size=N, last=None):
-    sums = TowerPredictions(p.shape[2], len(p))
+    sums = A.TowerPredictions(p.shape[2], len(p))
     for part in torch.arange(len(targets))[slice(last)].split(size):
         of_targets = p[:, part].gather(2, targets[part].clamp(min=0).expand(len(p), -1)[..., None]).squeeze(2)
         sums.update(of_targets.log(), targets[part], halves[part])
@@ -43,7 +35,7 @@ def stream(p, targets, halves, size=N, last=None):
 def of_targets(p, targets, halves=None):
     """Predictions of probabilities (towers, n) of the targets alone."""
     halves = torch.arange(len(targets)) % 2 if halves is None else halves
-    sums = TowerPredictions(int(targets.max()) + 1, len(p))
+    sums = A.TowerPredictions(int(targets.max()) + 1, len(p))
     sums.update(p.double().log(), targets, halves)
     return sums.reduce()
 
@@ -76,7 +68,7 @@ class TestPreference:
     def test_equals_loops_over_positions(self, variant, half):
         p, targets, halves = toy()
         predictions = stream(p, targets, halves).reduce()
-        got = token_preference(predictions, variant, primary=0, half=half)
+        got = A.token_preference(predictions, variant, primary=0, half=half)
         assert got.dtype == torch.float64
         for a in range(V):
             if a == 3:
@@ -89,24 +81,26 @@ class TestPreference:
     def test_swapping_the_towers_negates_it(self, variant):
         p, targets, halves = toy()
         one, swapped = stream(p, targets, halves).reduce(), stream(p.flip(0), targets, halves).reduce()
-        s = token_preference(one, variant, primary=0)
+        s = A.token_preference(one, variant, primary=0)
         assert s[0] != 0
         assert torch.equal(
-            token_preference(swapped, variant, primary=0)[[0, 1, 2, 4, 5]], -s[[0, 1, 2, 4, 5]]
+            A.token_preference(swapped, variant, primary=0)[[0, 1, 2, 4, 5]], -s[[0, 1, 2, 4, 5]]
         )
-        assert torch.equal(token_preference(one, variant, primary=1).nan_to_num(), -s.nan_to_num())
+        assert torch.equal(A.token_preference(one, variant, primary=1).nan_to_num(), -s.nan_to_num())
         # found anew, the primary tower is the same network: nothing changes
-        assert primary_tower(swapped) == 1 - primary_tower(one)
+        assert A.primary_tower(swapped) == 1 - A.primary_tower(one)
         assert torch.equal(
-            token_preference(swapped, variant).nan_to_num(), token_preference(one, variant).nan_to_num()
+            A.token_preference(swapped, variant).nan_to_num(), A.token_preference(one, variant).nan_to_num()
         )
-        error = preference_standard_error(one).nan_to_num()
-        torch.testing.assert_close(preference_standard_error(swapped).nan_to_num(), error, rtol=1e-12, atol=0)
+        error = A.preference_standard_error(one).nan_to_num()
+        torch.testing.assert_close(
+            A.preference_standard_error(swapped).nan_to_num(), error, rtol=1e-12, atol=0
+        )
 
     def test_errors(self):
         predictions, one, three = (stream(*toy(towers=k)).reduce() for k in (2, 1, 3))
         assert float(one.mean_probability) > 0  # of one tower all but a preference
-        for f in (token_preference, preference_standard_error):
+        for f in (A.token_preference, A.preference_standard_error):
             for alone in (one, three):
                 with pytest.raises(ValueError, match="two different towers"):
                     f(alone)
@@ -114,7 +108,7 @@ class TestPreference:
                 with pytest.raises(ValueError, match="two different towers of 2"):
                     f(predictions, **towers)
         with pytest.raises(ValueError, match="no positions"):
-            primary_tower(TowerPredictions(3, 2).reduce())
+            A.primary_tower(A.TowerPredictions(3, 2).reduce())
 
 
 class TestSums:
@@ -160,7 +154,7 @@ class TestSums:
         predictions = of_targets(p, torch.tensor([0, 0, 1, 2]))
         assert predictions.log_probability[0].tolist() == pytest.approx([-math.inf, -math.inf, math.log(0.5)])
         assert predictions.log_probability[1].tolist() == pytest.approx([math.log(0.2), -math.inf, -math.inf])
-        assert token_preference(predictions, primary=0).tolist() == pytest.approx(
+        assert A.token_preference(predictions, primary=0).tolist() == pytest.approx(
             [0.0, math.nan, math.inf], nan_ok=True
         )
         assert predictions.cross_entropy.tolist() == [math.inf, math.inf]
@@ -175,11 +169,11 @@ class TestSums:
         assert torch.equal(C, C.transpose(0, 1))
         assert bool((C[0, 1].abs() <= 1.0001 * (C[0, 0] * C[1, 1]).sqrt()).all())
         twice = of_targets(p[:1].expand(2, -1), torch.arange(300).repeat(7))
-        assert preference_standard_error(twice).abs().max() == 0
+        assert A.preference_standard_error(twice).abs().max() == 0
 
     def test_errors(self):
         zero = torch.zeros(1, dtype=torch.int64)
-        sums = TowerPredictions(3, 2)
+        sums = A.TowerPredictions(3, 2)
         with pytest.raises(ValueError, match="expected targets below vocab_size 3, got 3"):
             sums.update(torch.zeros(2, 1), zero + 3, zero)
         assert sums.reduce().count.sum() == 0  # what is refused is not added
@@ -189,7 +183,7 @@ class TestStandardError:
     def test_is_that_of_the_linearised_difference(self):
         p, targets, halves = toy()
         predictions = stream(p, targets, halves).reduce()
-        got = preference_standard_error(predictions)
+        got = A.preference_standard_error(predictions)
         for a in (0, 1, 2, 4, 5):
             q = p[:, targets == a, a].numpy()
             difference = q[0] / q[0].mean() - q[1] / q[1].mean()
@@ -207,7 +201,7 @@ class TestStandardError:
         rows = random.integers(400, size=(4000, 400))
         bootstrap = np.log(p[0][rows].mean(1) / p[1][rows].mean(1)).std(ddof=1)
         predictions = of_targets(torch.from_numpy(p), torch.zeros(400, dtype=torch.int64))
-        got = float(preference_standard_error(predictions))
+        got = float(A.preference_standard_error(predictions))
         assert got == pytest.approx(bootstrap, rel=0.05)
         # as if the towers were not paired: right only where they share nothing
         unpaired = np.sqrt(((p.std(1, ddof=1) / p.mean(1)) ** 2).sum() / 400)
@@ -222,7 +216,7 @@ def with_noise(noise, types=20_000, seed=0):
     logs[:, 0] = s + math.sqrt(noise) * torch.randn(2, types, generator=g, dtype=torch.float64)
     logs -= 10
     once = torch.ones(types, dtype=torch.float64)
-    return Predictions(
+    return A.Predictions(
         count=2 * once, probability=logs.exp().mean(0), log_probability=logs.mean(0),
         covariance=torch.zeros(2, 2, types, dtype=torch.float64), half_count=torch.stack([once, once]),
         half_probability=logs.exp(), half_log_probability=logs,
@@ -234,7 +228,7 @@ class TestReliability:
     def test_known_noise(self, noise):
         predictions = with_noise(noise)
         for variant in ("mean_probability", "mean_log_probability"):
-            found = split_half_reliability(predictions, torch.arange(20_000), variant)
+            found = A.split_half_reliability(predictions, torch.arange(20_000), variant)
             assert found.correlation == pytest.approx(1 / (1 + noise), abs=0.02)
             # the whole has half of the noise
             assert found.reliability == pytest.approx(1 / (1 + noise / 2), abs=0.02)
@@ -243,21 +237,21 @@ class TestReliability:
         p, targets, halves = toy()
         halves[targets == 1] = 0
         predictions = stream(p, targets, halves).reduce()
-        found = split_half_reliability(predictions, torch.arange(V))
-        one, two = (token_preference(predictions, half=half).numpy() for half in (0, 1))
+        found = A.split_half_reliability(predictions, torch.arange(V))
+        one, two = (A.token_preference(predictions, half=half).numpy() for half in (0, 1))
         kept = [0, 2, 4, 5]
         assert found.correlation == pytest.approx(np.corrcoef(one[kept], two[kept])[0, 1], abs=1e-12)
-        assert found == split_half_reliability(predictions, torch.tensor(kept))
-        assert found != split_half_reliability(predictions, torch.tensor([0, 2, 4]))
+        assert found == A.split_half_reliability(predictions, torch.tensor(kept))
+        assert found != A.split_half_reliability(predictions, torch.tensor([0, 2, 4]))
         for few in ([0, 2], [0, 2, 1, 3], []):
-            result = split_half_reliability(predictions, torch.tensor(few, dtype=torch.int64))
+            result = A.split_half_reliability(predictions, torch.tensor(few, dtype=torch.int64))
             assert math.isnan(result.correlation)
             assert math.isnan(result.reliability)
 
 
 def test_most_frequent_tag():
     counts = torch.tensor([[0, 5, 3], [2, 2, 1], [0, 0, 0], [0, 0, 1]])
-    assert most_frequent_tag(counts).tolist() == [1, 0, -1, 2]
+    assert A.most_frequent_tag(counts).tolist() == [1, 0, -1, 2]
     random = torch.randint(3, (200, 4), generator=torch.Generator().manual_seed(0))
-    for row, tag in zip(random.tolist(), most_frequent_tag(random).tolist(), strict=True):
+    for row, tag in zip(random.tolist(), A.most_frequent_tag(random).tolist(), strict=True):
         assert tag == (row.index(max(row)) if max(row) else -1)

@@ -4,20 +4,10 @@ import math
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.preference.clustering import (
-    Clustering,
-    _clustered,
-    cluster_means,
-    cluster_name,
-    cluster_number,
-    typical_words,
-    word_clusters,
-)
+from lmdyn.analysis.preference import clustering as C
 from lmdyn.analysis.preference.independent_components import IndependentComponents
 
-UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
 SETTINGS = {"components": 4, "learning_rate": 0.1, "tolerance": 1e-9}
 
 
@@ -35,7 +25,7 @@ def matrix():
 
 
 def by_hand():
-    return _clustered(matrix(), 2.5, IndependentComponents(matrix(), torch.eye(2), 3, True, 0.001))
+    return C._clustered(matrix(), 2.5, IndependentComponents(matrix(), torch.eye(2), 3, True, 0.001))
 
 
 def test_clusters_of_a_matrix_made_by_hand():
@@ -47,7 +37,7 @@ def test_clusters_of_a_matrix_made_by_hand():
         )
     ] == [(0, 0, 1, pytest.approx(2.6)), (1, 0, 1, 4.0), (3, 0, -1, pytest.approx(-2.6)), (1, 1, -1, -3.0)]  # fmt: skip
     assert clusters.cluster.tolist() == [0, 0, 1, 3]
-    assert [cluster_name(c) for c in clusters.cluster.tolist()] == ["0+", "0+", "0-", "1-"]
+    assert [C.cluster_name(c) for c in clusters.cluster.tolist()] == ["0+", "0+", "0-", "1-"]
     assert (clusters.words, clusters.number) == (6, 4)
     assert clusters.sizes.tolist() == [2, 1, 0, 1]
     assert clusters.clusters_per_word.tolist() == [1, 2, 0, 1, 0, 0]
@@ -60,25 +50,25 @@ def test_clusters_of_a_matrix_made_by_hand():
 
 def test_typical_words():
     clusters = by_hand()
-    assert typical_words(clusters, 0).tolist() == [1, 0]
-    assert typical_words(clusters, 0, by="frequency").tolist() == [0, 1]
-    assert typical_words(clusters, 0, count=1).tolist() == [1]
-    assert typical_words(clusters, 2).tolist() == []
+    assert C.typical_words(clusters, 0).tolist() == [1, 0]
+    assert C.typical_words(clusters, 0, by="frequency").tolist() == [0, 1]
+    assert C.typical_words(clusters, 0, count=1).tolist() == [1]
+    assert C.typical_words(clusters, 2).tolist() == []
 
 
 def test_cluster_means():
     preference = torch.tensor([1.0, 4.0, 9.0, torch.nan, 9.0, 9.0])
-    means, members = cluster_means(by_hand(), preference)
+    means, members = C.cluster_means(by_hand(), preference)
     assert members.tolist() == [2, 0, 0, 1]
     assert means[[0, 3]].tolist() == [2.5, 4.0]
     assert means[[1, 2]].isnan().all()
     with pytest.raises(ValueError, match="for each of 6 words, got 5"):
-        cluster_means(by_hand(), preference[:5])
+        C.cluster_means(by_hand(), preference[:5])
 
 
 def test_words_have_unit_variance_in_each_component():
     x = embeddings()
-    clusters = word_clusters(x, Clustering(**SETTINGS))
+    clusters = C.word_clusters(x, C.Clustering(**SETTINGS))
     assert clusters.converged
     assert clusters.values.dtype == torch.float32
     assert torch.allclose(clusters.values.mean(0), torch.zeros(4), atol=1e-5)
@@ -92,4 +82,4 @@ def test_words_have_unit_variance_in_each_component():
 @pytest.mark.parametrize("name", ["", "7", "+", "x+", "7*", "-1+"])
 def test_names_that_no_cluster_has(name):
     with pytest.raises(ValueError, match="expected the name of a cluster"):
-        cluster_number(name)
+        C.cluster_number(name)

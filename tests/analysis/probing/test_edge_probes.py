@@ -8,18 +8,11 @@ import torch.nn.functional as F
 from sklearn.metrics import f1_score
 from torch import nn
 
-from lmdyn.analysis.probing.edge_probes import (
-    EdgeClassifier,
-    EdgeData,
-    edge_probes,
-    f1_counts,
-    micro_f1,
-    span_means,
-)
+from lmdyn.analysis.probing import edge_probes as E
 from lmdyn.analysis.probing.probes import generator
 
 SIZES = {"first": 3, "pair": 4}
-TRAINING = EdgeClassifier(
+TRAINING = E.EdgeClassifier(
     learning_rate=0.03, batch_size=32, max_updates=80, evaluate_every=10, patience=2, standardize=False
 )
 
@@ -36,7 +29,7 @@ def part(seed, n=150, widths=(5, 5, 7), shift=0.0):
     first = means[:, 0, :3].argmax(1)
     pair = 2 * (means[:, 0, 0] + noise[:, 0] > 0).long() + (means[:, 1, 1] + noise[:, 1] > 0).long()
     one = torch.cat([edges[:, 0], torch.full((n, 2), -100)], 1)
-    return EdgeData(x, {"first": one, "pair": edges.flatten(1)}, {"first": first, "pair": pair})
+    return E.EdgeData(x, {"first": one, "pair": edges.flatten(1)}, {"first": first, "pair": pair})
 
 
 PARTS = [part(0, 300), part(1), part(2)]
@@ -98,7 +91,7 @@ def naive(parts, site, task, training):
     "training", [TRAINING, dataclasses.replace(TRAINING, loss="sigmoid")], ids=["softmax", "sigmoid"]
 )
 def test_each_site_and_task_is_as_if_trained_alone(training):
-    result = edge_probes(*PARTS, SIZES, classifier=training)
+    result = E.edge_probes(*PARTS, SIZES, classifier=training)
     assert result.sites == ("s0", "s1", "s2")
     assert result.tasks == ("first", "pair")
     stopped = set()
@@ -113,14 +106,14 @@ def test_each_site_and_task_is_as_if_trained_alone(training):
 
 
 def test_a_probe_that_never_was_finite_has_no_f1():
-    result = edge_probes(*PARTS, SIZES, classifier=dataclasses.replace(TRAINING, learning_rate=1e308))
+    result = E.edge_probes(*PARTS, SIZES, classifier=dataclasses.replace(TRAINING, learning_rate=1e308))
     assert result.f1.isnan().all()
     assert result.validation_f1.isnan().all()
 
 
 def test_what_is_there_is_found_and_what_is_not_is_not():
     training = dataclasses.replace(TRAINING, max_updates=600, patience=10, standardize=True)
-    result = edge_probes(*PARTS, SIZES, classifier=training)
+    result = E.edge_probes(*PARTS, SIZES, classifier=training)
     assert result.f1[0, 0] > 0.85
     assert result.f1[0, 1] > 0.75  # the second span of a pair is read as well
     assert (result.f1[1:] < result.majority + 0.12).all()  # the other sites hold noise
@@ -128,7 +121,7 @@ def test_what_is_there_is_found_and_what_is_not_is_not():
 
 def test_standardized_probes_do_not_see_scale_and_shift():
     training = dataclasses.replace(TRAINING, standardize=True, patience=30)
-    plain = edge_probes(*PARTS, SIZES, classifier=training)
+    plain = E.edge_probes(*PARTS, SIZES, classifier=training)
     moved = [
         dataclasses.replace(p, activations={s: 7 * x.double() - 3 for s, x in p.activations.items()})
         for p in PARTS
@@ -136,10 +129,10 @@ def test_standardized_probes_do_not_see_scale_and_shift():
     double = [
         dataclasses.replace(p, activations={s: x.double() for s, x in p.activations.items()}) for p in PARTS
     ]
-    of_double = edge_probes(*double, SIZES, classifier=training)
-    assert torch.equal(edge_probes(*moved, SIZES, classifier=training).f1, of_double.f1)
+    of_double = E.edge_probes(*double, SIZES, classifier=training)
+    assert torch.equal(E.edge_probes(*moved, SIZES, classifier=training).f1, of_double.f1)
     torch.testing.assert_close(plain.f1, of_double.f1, atol=0.03, rtol=0)
-    other = edge_probes(*moved, SIZES, classifier=dataclasses.replace(training, standardize=False))
+    other = E.edge_probes(*moved, SIZES, classifier=dataclasses.replace(training, standardize=False))
     assert not torch.equal(other.f1, of_double.f1)
 
 
@@ -153,7 +146,7 @@ def test_several_labels_a_span():
         )
 
     parts = [both(p) for p in PARTS]
-    result = edge_probes(
+    result = E.edge_probes(
         *parts, {"signs": 2}, classifier=dataclasses.replace(TRAINING, max_updates=400, patience=9)
     )
     assert result.f1[0, 0] > 0.9
@@ -165,24 +158,17 @@ def test_several_labels_a_span():
 
 
 def test_majority_and_micro_f1():
-    result = edge_probes(*PARTS, SIZES, classifier=TRAINING)
+    result = E.edge_probes(*PARTS, SIZES, classifier=TRAINING)
     for j, task in enumerate(result.tasks):
         most = PARTS[0].labels[task].bincount().argmax()
         expected = (PARTS[2].labels[task] == most).double().mean()
         torch.testing.assert_close(result.majority[j], expected)
-    assert float(micro_f1(torch.tensor(3), torch.tensor(1), torch.tensor(4))) == pytest.approx(6 / 11)
-
-
-def test_span_means():
-    x = torch.randn(30, 2, 4, dtype=torch.float64)
-    spans = torch.tensor([[0, 1], [4, 9], [0, 30], [4, 9]])
-    expected = torch.stack([x[a:b].mean(0) for a, b in spans.tolist()])
-    torch.testing.assert_close(span_means(x, spans), expected)
+    assert float(E.micro_f1(torch.tensor(3), torch.tensor(1), torch.tensor(4))) == pytest.approx(6 / 11)
 
 
 def test_a_hidden_layer_is_refused():
     with pytest.raises(ValueError, match=r"dropout.*expected"):
-        EdgeClassifier(dropout=0.1)
+        E.EdgeClassifier(dropout=0.1)
 
 
 def changed(**changes):
@@ -205,13 +191,13 @@ def changed(**changes):
 )
 def test_bad_data_is_refused(tested, message):
     with pytest.raises(ValueError, match=message):
-        edge_probes(*PARTS[:2], tested, SIZES, classifier=TRAINING)
+        E.edge_probes(*PARTS[:2], tested, SIZES, classifier=TRAINING)
 
 
 @pytest.mark.parametrize(("multi_label", "labels"), [(False, [0, 1]), (True, [[1, 0], [0, 1]])])
 def test_f1_of_logits_that_are_not_finite_is_nan(multi_label, labels):
     logits = torch.tensor([[[5.0, -5.0], [-5.0, 5.0]], [[5.0, -5.0], [torch.nan, 5.0]]])
-    right, answers, gold = f1_counts(logits, torch.tensor(labels), multi_label)
-    f1 = micro_f1(right, answers - right, gold - right)
+    right, answers, gold = E.f1_counts(logits, torch.tensor(labels), multi_label)
+    f1 = E.micro_f1(right, answers - right, gold - right)
     assert f1[0] == 1  # the control
     assert bool(f1[1].isnan())

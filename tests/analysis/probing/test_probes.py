@@ -8,15 +8,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from lmdyn.analysis.probing.probes import (
-    DiagnosticClassifier,
-    control_labels,
-    description_length,
-    diagnostic_probe,
-)
+from lmdyn.analysis.probing import probes as P
 
-KINDS = [pytest.param(DiagnosticClassifier(), id="linear"),
-         pytest.param(DiagnosticClassifier(kind="mlp", hidden_size=8, dropout=0.25), id="mlp")]  # fmt: skip
+KINDS = [pytest.param(P.DiagnosticClassifier(), id="linear"),
+         pytest.param(P.DiagnosticClassifier(kind="mlp", hidden_size=8, dropout=0.25), id="mlp")]  # fmt: skip
 
 
 def normal(seed, *shape, dtype=torch.float32):
@@ -29,7 +24,7 @@ def integers(seed, high, *shape):
 
 def probe(train_x, train_y, test_x, test_y, classes, classifier, **kwargs):
     """One site and one task."""
-    return diagnostic_probe({"h": train_x}, {"y": train_y}, {"h": test_x}, {"y": test_y}, {"y": classes},
+    return P.diagnostic_probe({"h": train_x}, {"y": train_y}, {"h": test_x}, {"y": test_y}, {"y": classes},
                             classifier=classifier, **kwargs)  # fmt: skip
 
 
@@ -56,7 +51,7 @@ class TestWhatProbesLearn:
     def test_only_a_hidden_layer_learns_xor(self):
         (x, u), training = (
             (normal(s, 2000, 2) for s in (0, 1)),
-            DiagnosticClassifier(epochs=30, batch_size=32),
+            P.DiagnosticClassifier(epochs=30, batch_size=32),
         )
         y, v = ((z.prod(1) > 0).long() for z in (x, u))
         assert 0.4 < float(probe(x, y, u, v, 2, training).accuracy) < 0.6
@@ -75,7 +70,7 @@ class TestWhatProbesLearn:
         (x, y), (u, v) = (gaussians(s, 800, means, torch.float64) for s in (0, 5))
         oracle = LogisticRegression(C=1e6, max_iter=2000).fit(x.numpy(), y.numpy())
         expected = -oracle.predict_log_proba(u.numpy())[np.arange(len(v)), v.numpy()].mean()
-        classifier = DiagnosticClassifier(epochs=300, batch_size=800, learning_rate=0.05)
+        classifier = P.DiagnosticClassifier(epochs=300, batch_size=800, learning_rate=0.05)
         for standardized in (True, False):
             result = probe(x, y, u, v, 3, replace(classifier, standardize=standardized))
             assert float(result.accuracy) == pytest.approx(oracle.score(u.numpy(), v.numpy()), abs=0.005)
@@ -83,21 +78,21 @@ class TestWhatProbesLearn:
 
     def test_majority_is_that_of_training(self):
         y, v = torch.tensor([2, 2, 0, -100, -100, -100]), torch.tensor([0, 0, 0, 2, -100])
-        result = probe(normal(0, 6, 3), y, normal(1, 5, 3), v, 3, DiagnosticClassifier())
+        result = probe(normal(0, 6, 3), y, normal(1, 5, 3), v, 3, P.DiagnosticClassifier())
         assert float(result.majority) == 0.25
 
 
 class TestOneProgram:
     @pytest.mark.parametrize("classifier", KINDS)
     def test_joint_training_is_training_alone(self, many, classifier):
-        joint = diagnostic_probe(*many, classifier=classifier)
+        joint = P.diagnostic_probe(*many, classifier=classifier)
         assert joint.accuracy.shape == joint.loss.shape == (3, 3)
         assert joint.sites == ("low", "high", "wide")
         assert joint.tasks == ("a", "b", "c")
         train_x, train_y, test_x, test_y, classes = many
         for i, site in enumerate(joint.sites):
             for j, task in enumerate(joint.tasks):
-                alone = diagnostic_probe({site: train_x[site]}, {task: train_y[task]}, {site: test_x[site]},
+                alone = P.diagnostic_probe({site: train_x[site]}, {task: train_y[task]}, {site: test_x[site]},
                                          {task: test_y[task]}, classes, classifier=classifier)  # fmt: skip
                 assert float(joint.loss[i, j]) == pytest.approx(float(alone.loss), abs=1e-10)
                 assert float(joint.accuracy[i, j]) == float(alone.accuracy)
@@ -107,11 +102,11 @@ class TestOneProgram:
     def test_what_has_no_label_has_no_influence(self, many, classifier):
         train_x, train_y, test_x, test_y, classes = many
         classifier = replace(classifier, standardize=False)
-        one = diagnostic_probe(*many, classifier=classifier)
+        one = P.diagnostic_probe(*many, classifier=classifier)
         off, off_test = train_y["b"] == -100, test_y["b"] == -100
         disturbed = {site: torch.where(off[:, None], 1e3, x) for site, x in train_x.items()}
         disturbed_test = {site: torch.where(off_test[:, None], 1e3, x) for site, x in test_x.items()}
-        two = diagnostic_probe(disturbed, train_y, disturbed_test, test_y, classes, classifier=classifier)
+        two = P.diagnostic_probe(disturbed, train_y, disturbed_test, test_y, classes, classifier=classifier)
         assert torch.equal(one.loss[:, 1], two.loss[:, 1])
         assert not torch.equal(one.loss[:, 0], two.loss[:, 0])
 
@@ -119,20 +114,20 @@ class TestOneProgram:
 class TestControlTask:
     def test_one_label_a_type_whatever_the_order(self):
         types, counts = integers(0, 500, 5000), torch.tensor([5, 0, 3, 2])
-        labels = control_labels(types, counts, seed=3)
+        labels = P.control_labels(types, counts, seed=3)
         pairs = torch.stack([types, labels]).unique(dim=1)
         assert pairs.shape[1] == len(types.unique())
         order = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:50]
-        assert torch.equal(control_labels(types[order], counts, seed=3), labels[order])
+        assert torch.equal(P.control_labels(types[order], counts, seed=3), labels[order])
         assert torch.equal(
-            control_labels(types.reshape(50, 100), counts / 10, seed=3), labels.reshape(50, 100)
+            P.control_labels(types.reshape(50, 100), counts / 10, seed=3), labels.reshape(50, 100)
         )
-        assert not torch.equal(control_labels(types, counts, seed=4), labels)
+        assert not torch.equal(P.control_labels(types, counts, seed=4), labels)
 
     def test_types_follow_the_distribution(self):
         counts = torch.tensor([50, 0, 30, 19, 1])
         for seed in range(3):
-            drawn = torch.bincount(control_labels(torch.arange(20_000), counts, seed=seed), minlength=5)
+            drawn = torch.bincount(P.control_labels(torch.arange(20_000), counts, seed=seed), minlength=5)
             assert int(drawn[1]) == 0
             expected = 200.0 * counts[counts > 0]
             statistic = float(((drawn[counts > 0] - expected).square() / expected).sum())
@@ -144,12 +139,12 @@ class TestControlTask:
         y = [integers(s + 2, 4, 3000) for s in (0, 1)]
         identity = [torch.nn.functional.one_hot(t, 40).float() for t in types]
         structure = [torch.nn.functional.one_hot(v, 4).float() + 0.1 * normal(7, 3000, 4) for v in y]
-        of_type = [control_labels(t, torch.ones(4), seed=99) for t in types]
-        result = diagnostic_probe(
+        of_type = [P.control_labels(t, torch.ones(4), seed=99) for t in types]
+        result = P.diagnostic_probe(
             *({"structure": structure[i], "type": identity[i]} if part == "x" else {"class": y[i], "word": of_type[i]}
               for i in (0, 1) for part in "xy"),
             {"class": 4, "word": 4}, train_types=types[0], test_types=types[1],
-            classifier=DiagnosticClassifier(epochs=30),
+            classifier=P.DiagnosticClassifier(epochs=30),
         )  # fmt: skip
         assert result.selectivity.shape == (2, 2)
         assert float(result.selectivity[0, 0]) > 0.6
@@ -160,21 +155,21 @@ class TestControlTask:
 
     def test_control_tasks_change_no_task_and_are_what_they_would_be_as_tasks(self, many):
         types = [integers(s, 20, len(many[i]["a"])) for s, i in ((0, 1), (1, 3))]
-        plain = diagnostic_probe(*many)
-        with_control = diagnostic_probe(*many, train_types=types[0], test_types=types[1])
+        plain = P.diagnostic_probe(*many)
+        with_control = P.diagnostic_probe(*many, train_types=types[0], test_types=types[1])
         torch.testing.assert_close(plain.loss, with_control.loss, atol=1e-10, rtol=0)
         assert with_control.tasks == plain.tasks
         assert with_control.control_accuracy.shape == (3, 3)
         with pytest.raises(ValueError, match="types of train and test"):
-            diagnostic_probe(*many, train_types=types[0])
+            P.diagnostic_probe(*many, train_types=types[0])
         with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
-            diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
+            P.diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
 
 
 class TestDescriptionLength:
     @pytest.mark.parametrize("classifier", KINDS)
     def test_untrained_probes_send_the_uniform_code(self, many, classifier):
-        code = description_length(many[0], many[1], many[4], classifier=replace(classifier, epochs=0))
+        code = P.description_length(many[0], many[1], many[4], classifier=replace(classifier, epochs=0))
         expected = torch.tensor([150 * 1.0, 100 * 2.0, 75 * math.log2(3)], dtype=torch.float64)
         torch.testing.assert_close(code.uniform_codelength, expected, atol=1e-9, rtol=0)
         torch.testing.assert_close(code.codelength, expected.expand(3, 3), atol=1e-9, rtol=0)
@@ -185,8 +180,8 @@ class TestDescriptionLength:
         x, y = normal(0, 200, 5, dtype=torch.float64), integers(1, 3, 200)
         x[:, 0] += 2 * y
         y[::7] = -100
-        classifier = DiagnosticClassifier(standardize=False, batch_size=16)
-        code = description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0), shuffle=False,
+        classifier = P.DiagnosticClassifier(standardize=False, batch_size=16)
+        code = P.description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0), shuffle=False,
                                   classifier=classifier)  # fmt: skip
         assert code.boundaries == (20, 70, 200)
         bits = [float((y[:20] >= 0).sum()) * math.log2(3)]
@@ -195,13 +190,13 @@ class TestDescriptionLength:
             bits.append(float(result.loss) * float((y[start:stop] >= 0).sum()) / math.log(2))
         torch.testing.assert_close(code.blocks[:, 0, 0], torch.tensor(bits, dtype=torch.float64))
         assert float(code.codelength) == pytest.approx(sum(bits))
-        shuffled = description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0),
+        shuffled = P.description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0),
                                       classifier=classifier)  # fmt: skip
         assert float(shuffled.codelength) != pytest.approx(float(code.codelength), rel=1e-3)
 
     @pytest.mark.parametrize(("n", "expected"), [(10, (1, 2, 5, 10)), (3, (1, 3)), (1, (1,))])
     def test_empty_blocks_are_merged(self, n, expected):
-        code = description_length({"h": normal(0, n, 2)}, {"y": torch.ones(n).long()}, {"y": 2})
+        code = P.description_length({"h": normal(0, n, 2)}, {"y": torch.ones(n).long()}, {"y": 2})
         assert code.boundaries == expected
         assert len(code.blocks) == len(expected)
         assert float(code.blocks[0]) == 1
@@ -211,7 +206,7 @@ class TestDescriptionLength:
     )
     def test_fractions_rise_to_one(self, many, fractions):
         with pytest.raises(ValueError, match="fractions must increase"):
-            description_length(many[0], many[1], many[4], fractions=fractions)
+            P.description_length(many[0], many[1], many[4], fractions=fractions)
 
 
 class TestErrors:
@@ -228,12 +223,12 @@ class TestErrors:
     def test_messages_name_what_is_wrong(self, many, change, message):
         change(many)
         with pytest.raises(ValueError, match=message):
-            diagnostic_probe(*many)
+            P.diagnostic_probe(*many)
 
     @pytest.mark.parametrize(("settings", "message"), [({"hidden_size": 3}, "no hidden layer")])
     def test_settings(self, settings, message):
         with pytest.raises(ValueError, match=message):
-            DiagnosticClassifier(**settings)
+            P.DiagnosticClassifier(**settings)
 
 
 class TestSurroundings:
@@ -242,16 +237,16 @@ class TestSurroundings:
         types = {"train_types": integers(0, 9, 150), "test_types": integers(1, 9, 70)}
         torch.manual_seed(0)
         before = torch.random.get_rng_state()
-        one = diagnostic_probe(*many, classifier=classifier, **types)
-        code = description_length(many[0], many[1], many[4], classifier=classifier)
+        one = P.diagnostic_probe(*many, classifier=classifier, **types)
+        code = P.description_length(many[0], many[1], many[4], classifier=classifier)
         assert torch.equal(before, torch.random.get_rng_state())
         torch.manual_seed(1)
-        two = diagnostic_probe(*many, classifier=classifier, **types)
+        two = P.diagnostic_probe(*many, classifier=classifier, **types)
         assert torch.equal(one.loss, two.loss)
         assert torch.equal(one.selectivity, two.selectivity)
-        again = description_length(many[0], many[1], many[4], classifier=classifier)
+        again = P.description_length(many[0], many[1], many[4], classifier=classifier)
         assert torch.equal(code.codelength, again.codelength)
-        other = diagnostic_probe(*many, classifier=replace(classifier, seed=1))
+        other = P.diagnostic_probe(*many, classifier=replace(classifier, seed=1))
         assert not torch.equal(one.loss, other.loss)
 
 
@@ -261,8 +256,8 @@ def test_hits_by_block_add_up():
     y[::7] = -100
     blocks = torch.randint(0, 5, (300,), generator=g)
     blocks[blocks == 3] = 4  # a block may be empty
-    whole = diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3})
-    cut = diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3}, test_blocks=blocks)
+    whole = P.diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3})
+    cut = P.diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3}, test_blocks=blocks)
     assert whole.block_hits is None
     assert cut.block_counts.squeeze(1).tolist() == [int(((blocks == i) & (y >= 0)).sum()) for i in range(5)]
     assert torch.allclose(cut.block_hits.sum(0) / cut.block_counts.sum(0), whole.accuracy)

@@ -10,23 +10,14 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from torchmetrics.functional.text import squad
 
-from lmdyn.analysis.probing.task_metrics import (
-    best_spans,
-    classification_metrics,
-    exact_match,
-    normalized_answer,
-    regression_metrics,
-    span_metrics,
-    task_score,
-    token_f1,
-)
+from lmdyn.analysis.probing import task_metrics as M
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_classification_as_scikit_learn(seed):
     random = np.random.default_rng(seed)
     true, predicted = (random.random((2, 50)) < 0.3).astype(int)
-    values = classification_metrics(torch.tensor(predicted), torch.tensor(true), 2)
+    values = M.classification_metrics(torch.tensor(predicted), torch.tensor(true), 2)
     assert values["accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(true, predicted))
     tp, fp = ((true == 1) & (predicted == 1)).sum(), ((true == 0) & (predicted == 1)).sum()
     fn, tn = ((true == 1) & (predicted == 0)).sum(), ((true == 0) & (predicted == 0)).sum()
@@ -41,20 +32,20 @@ def test_classification_as_scikit_learn(seed):
 
 def test_classification_at_the_edges():
     ones, zeros = torch.ones(4, dtype=torch.long), torch.zeros(4, dtype=torch.long)
-    assert classification_metrics(ones, zeros, 2) == {"accuracy": 0, "f1": 0, "matthews": 0}
-    assert classification_metrics(zeros, zeros, 2)["f1"] == 0
-    assert classification_metrics(ones, ones, 3) == {"accuracy": 1}
+    assert M.classification_metrics(ones, zeros, 2) == {"accuracy": 0, "f1": 0, "matthews": 0}
+    assert M.classification_metrics(zeros, zeros, 2)["f1"] == 0
+    assert M.classification_metrics(ones, ones, 3) == {"accuracy": 1}
 
 
 def test_correlations_as_scipy():
     random = np.random.default_rng(0)
     a = random.integers(0, 6, 40).astype(float)  # with ties
     b = a + random.normal(size=40)
-    values = regression_metrics(torch.tensor(a), torch.tensor(b))
+    values = M.regression_metrics(torch.tensor(a), torch.tensor(b))
     assert values["pearson"] == pytest.approx(stats.pearsonr(a, b).statistic)
     assert values["spearman"] == pytest.approx(stats.spearmanr(a, b).statistic)
     assert values["pearson"] != pytest.approx(values["spearman"], abs=1e-3)
-    monotone = regression_metrics(torch.tensor(b).exp(), torch.tensor(b))
+    monotone = M.regression_metrics(torch.tensor(b).exp(), torch.tensor(b))
     assert monotone["spearman"] == pytest.approx(1)
     assert monotone["pearson"] < 0.95
 
@@ -70,7 +61,7 @@ def test_correlations_as_scipy():
     ],
 )
 def test_answers_are_compared_without_case_punctuation_and_articles(text, normal):
-    assert normalized_answer(text) == normal
+    assert M.normalized_answer(text) == normal
 
 
 PREDICTIONS = ["the black cat", "in 1999", "cat cat dog", "nothing alike", "A Dog!"]
@@ -83,7 +74,7 @@ def test_spans_as_torchmetrics():
         {"answers": {"text": a, "answer_start": [0] * len(a)}, "id": str(i)} for i, a in enumerate(ANSWERS)
     ]
     expected = squad(predictions, targets)
-    values = span_metrics(PREDICTIONS, ANSWERS)
+    values = M.span_metrics(PREDICTIONS, ANSWERS)
     assert 100 * values["exact_match"] == pytest.approx(float(expected["exact_match"]))
     assert 100 * values["f1"] == pytest.approx(float(expected["f1"]))
     assert 0 < values["exact_match"] < values["f1"] < 1
@@ -91,12 +82,12 @@ def test_spans_as_torchmetrics():
 
 def test_questions_without_an_answer():
     """SQuAD 2.0: all or nothing where there is no answer."""
-    assert exact_match("", []) == token_f1("", []) == 1
-    assert exact_match("cat", []) == token_f1("cat", []) == 0
-    assert exact_match("", ["cat"]) == token_f1("", ["cat"]) == 0
-    assert token_f1("", ["the", "cat"]) == 0  # an answer of articles only is none, but another is there
-    assert token_f1("", ["the"]) == 1
-    assert span_metrics(["", "cat", "cat"], [[], [], ["cat"]]) == {
+    assert M.exact_match("", []) == M.token_f1("", []) == 1
+    assert M.exact_match("cat", []) == M.token_f1("cat", []) == 0
+    assert M.exact_match("", ["cat"]) == M.token_f1("", ["cat"]) == 0
+    assert M.token_f1("", ["the", "cat"]) == 0  # an answer of articles only is none, but another is there
+    assert M.token_f1("", ["the"]) == 1
+    assert M.span_metrics(["", "cat", "cat"], [[], [], ["cat"]]) == {
         "exact_match": pytest.approx(2 / 3), "f1": pytest.approx(2 / 3),
     }  # fmt: skip
 
@@ -106,7 +97,7 @@ def test_best_spans_against_all_spans(max_length):
     g = torch.Generator().manual_seed(0)
     start, end = torch.randn(20, 12, generator=g), torch.randn(20, 12, generator=g)
     inside = torch.rand(20, 12, generator=g) < 0.7
-    spans = best_spans(start, end, inside, max_length)
+    spans = M.best_spans(start, end, inside, max_length)
     for row in range(20):
         allowed = [
             (float(start[row, i] + end[row, j]), i, j)
@@ -117,7 +108,7 @@ def test_best_spans_against_all_spans(max_length):
         assert spans.score[row].item() == pytest.approx(score)
         assert (spans.start[row].item(), spans.end[row].item()) == (i, j)
         assert spans.null[row] == start[row, 0] + end[row, 0]
-    nothing = best_spans(start, end, torch.zeros_like(inside), max_length)
+    nothing = M.best_spans(start, end, torch.zeros_like(inside), max_length)
     assert (nothing.score == -torch.inf).all()
 
 
@@ -138,10 +129,10 @@ RATED = {"pearson": 0.7, "spearman": 0.5}
     ],
 )
 def test_scores_are_the_publications_or_glues(task, kind, values, published, glue):
-    assert task_score(task, kind, {"": values}) == pytest.approx(published)
-    assert task_score(task, kind, {"": values}, "glue") == pytest.approx(glue)
+    assert M.task_score(task, kind, {"": values}) == pytest.approx(published)
+    assert M.task_score(task, kind, {"": values}, "glue") == pytest.approx(glue)
 
 
 def test_mnli_is_the_mean_of_both_sets():
     sets = {"matched": {"accuracy": 0.5}, "mismatched": {"accuracy": 0.7}}
-    assert task_score("MNLI", "classification", sets) == pytest.approx(0.6)
+    assert M.task_score("MNLI", "classification", sets) == pytest.approx(0.6)

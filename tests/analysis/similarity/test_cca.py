@@ -80,9 +80,8 @@ class TestFormula:
     def test_the_cut_is_on_squares_after_centring(self, with_spectrum):
         x = with_spectrum(0, 100, torch.tensor([10.0, 1.0, 0.5]), mean=1000.0)
         assert len(canonical_correlations(x, x, variance=0.98)) == 1  # 100 of 101.25
-        assert (
-            len(canonical_correlations(x, x, variance=0.98, cut="singular_values")) == 3
-        )  # 11 of 11.5 is too little
+        # 11 of 11.5 is too little
+        assert len(canonical_correlations(x, x, variance=0.98, cut="singular_values")) == 3
         y = with_spectrum(1, 100, torch.tensor([1.0]))
         direction = torch.linalg.svd(x - x.mean(0)).Vh[0]
         assert float(svcca(x, y, 0.98)) == pytest.approx(float(cca((x @ direction)[:, None], y)), abs=1e-12)
@@ -150,9 +149,8 @@ class TestRank:
         assert len(canonical_correlations(x, y)) == expected
         assert len(stream(x, y).canonical_correlations()) == expected
         centred = x - x.mean(0)
-        assert (
-            len(canonical_correlations(centred.float(), y.float())) == expected
-        )  # float32's own noise is cut off
+        # float32's own noise is cut off
+        assert len(canonical_correlations(centred.float(), y.float())) == expected
 
     @pytest.mark.parametrize("form", FORMS)
     def test_duplicated_dead_and_constant_columns_change_nothing(self, related, form):

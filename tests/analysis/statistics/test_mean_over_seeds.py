@@ -170,9 +170,8 @@ def test_equal_values_within_the_range_leave_room_on_both_sides():
 def test_equal_values_of_a_share_keep_their_error_over_texts():
     both = EqualSeeds(0.9, 30, text_error=0.2, text_df=9.0)
     text = 0.9 - 0.2 * stats.t.ppf(0.975, 9)
-    assert (
-        both.text_interval()[0] == both.interval()[0] == pytest.approx(text)
-    )  # wider than of 30 equal seeds
+    # wider than of 30 equal seeds
+    assert both.text_interval()[0] == both.interval()[0] == pytest.approx(text)
     assert both.seeds_interval()[0] > both.interval()[0]
     assert both.p_above(0.5) == pytest.approx(stats.t.sf(2.0, 9))
     with pytest.raises(ValueError, match="expected at least two values between 0"):

@@ -61,12 +61,8 @@ def test_equals_the_definitions_one_by_one(shape):
     w = random(*shape)
     found = matrix_spectrum(w)
     for name, value in naive(w).items():
-        torch.testing.assert_close(
-            getattr(found, name),
-            torch.tensor(value, dtype=torch.float64),
-            equal_nan=True,
-            msg=f"{name}: {{}}",
-        )
+        expected = torch.tensor(value, dtype=torch.float64)
+        torch.testing.assert_close(getattr(found, name), expected, equal_nan=True, msg=f"{name}: {{}}")
     np.testing.assert_allclose(found.singular_values, np.linalg.svd(w.numpy(), compute_uv=False), atol=1e-12)
 
 
@@ -192,9 +188,8 @@ def test_hoyer_is_a_function_of_the_concentration_and_gini_of_an_exponential_a_h
     root = 200**0.5
     torch.testing.assert_close(hoyer(v), (root - 1 / concentration(v)) / (root - 1))
     exponential = -torch.rand(200_000, generator=torch.Generator().manual_seed(0)).log()
-    assert float(gini(exponential)) == pytest.approx(
-        0.5, abs=5e-3
-    )  # closed form of the exponential distribution
+    # closed form of the exponential distribution
+    assert float(gini(exponential)) == pytest.approx(0.5, abs=5e-3)
 
 
 def test_distance_and_angle_of_turned_weights():

@@ -7,15 +7,7 @@ import pandas as pd
 import pytest
 from scipy.interpolate import make_smoothing_spline
 
-from lmdyn.analysis import (
-    Sigmoid,
-    acquisition_agreement,
-    acquisition_regression,
-    acquisition_step,
-    fit_sigmoid,
-    forgettability,
-    word_acquisition,
-)
+from lmdyn import analysis as A
 
 rng = np.random.default_rng
 STEPS = np.array([0, *np.unique(np.geomspace(1, 1e5, 40).round())])
@@ -23,7 +15,7 @@ AFTER = STEPS[STEPS > 0]
 
 
 def planted_at(lower, upper, xmid, scale):
-    return Sigmoid(float(lower), float(upper), float(xmid), float(scale))
+    return A.Sigmoid(float(lower), float(upper), float(xmid), float(scale))
 
 
 def course(sigmoid):
@@ -34,17 +26,17 @@ def course(sigmoid):
     "planted", [planted_at(3, 14, 2.5, 0.3), planted_at(-1, 9, 4.6, 0.1), planted_at(2, 15, 1.5, 0.8)]
 )
 def test_a_planted_sigmoid_gives_its_age(planted):
-    fit = fit_sigmoid(STEPS, course(planted))
+    fit = A.fit_sigmoid(STEPS, course(planted))
     assert vars(fit) == pytest.approx(vars(planted), abs=1e-8)
     for level in (0.3, 0.7):
         cutoff = planted.lower + level * (planted.upper - planted.lower)
         x = planted.xmid - planted.scale * math.log(1 / (1 - level) - 1)
-        found = acquisition_step(STEPS, course(planted), unigram=cutoff + 1)
+        found = A.acquisition_step(STEPS, course(planted), unigram=cutoff + 1)
         assert math.log10(found.age) == pytest.approx(x, abs=1e-9)
         assert found.low < found.age <= found.high
         assert AFTER[list(AFTER).index(found.low) + 1] == found.high
     noisy = course(planted) + 0.05 * rng(0).standard_normal(len(STEPS))
-    assert math.log10(acquisition_step(STEPS, noisy, unigram=cutoff + 1).age) == pytest.approx(x, abs=0.05)
+    assert math.log10(A.acquisition_step(STEPS, noisy, unigram=cutoff + 1).age) == pytest.approx(x, abs=0.05)
 
 
 def test_words_that_are_never_or_at_once_acquired():
@@ -58,7 +50,7 @@ def test_words_that_are_never_or_at_once_acquired():
         (planted_at(9, 6, 2, 0.3), 8, "left"),  # rises, from below
         (planted_at(12, 9, 2, 0.3), 8, "right"),
     ):
-        found = acquisition_step(STEPS, course(curve), unigram=float(unigram))
+        found = A.acquisition_step(STEPS, course(curve), unigram=float(unigram))
         expected = (first, 0, first) if side == "left" else (last, last, np.inf)
         assert (found.age, found.low, found.high, found.censored) == (*expected, side)
 
@@ -68,16 +60,16 @@ def test_ages_of_2022_by_hand():
     values = course(planted)
     cutoff = 0.5 * (math.log2(vocabulary) + values.min())
     log_age = 3.2 - 0.4 * math.log((15 - 4) / (15 - cutoff) - 1)
-    found = acquisition_step(STEPS, values, "2022", vocabulary=vocabulary)
+    found = A.acquisition_step(STEPS, values, "2022", vocabulary=vocabulary)
     assert found.cutoff == pytest.approx(cutoff)
     assert math.log10(found.age) == pytest.approx(log_age, abs=1e-9)
-    rising = acquisition_step(STEPS, course(planted_at(15, 4, 3.2, 0.4)), "2022", vocabulary=vocabulary)
+    rising = A.acquisition_step(STEPS, course(planted_at(15, 4, 3.2, 0.4)), "2022", vocabulary=vocabulary)
     assert (rising.age, rising.censored) == (AFTER[-1], "right")
-    above = acquisition_step(STEPS, course(planted_at(4, 9, 3.2, 0.4)), "2022", vocabulary=2**15)
+    above = A.acquisition_step(STEPS, course(planted_at(4, 9, 3.2, 0.4)), "2022", vocabulary=2**15)
     assert (above.age, above.censored) == (AFTER[0], "left")  # its cutoff of 9.5 is above the fit
     never_learned = course(planted_at(14.9, 15.2, 3.2, 0.1))
-    assert acquisition_step(STEPS, never_learned, "2022", vocabulary=vocabulary).censored == "right"
-    assert acquisition_step(STEPS, never_learned, "2022", vocabulary=2**15 + 10_000).censored == "interval"
+    assert A.acquisition_step(STEPS, never_learned, "2022", vocabulary=vocabulary).censored == "right"
+    assert A.acquisition_step(STEPS, never_learned, "2022", vocabulary=2**15 + 10_000).censored == "interval"
 
 
 def test_ages_of_2024_are_points_of_the_spline():
@@ -86,9 +78,9 @@ def test_ages_of_2024_are_points_of_the_spline():
     points = np.linspace(0, np.log10(AFTER[-1]), 1000)
     cutoff = (math.log2(1000) + spline(points).min()) / 2
     expected = next(10**x for x in points if spline(x) <= cutoff)
-    assert acquisition_step(STEPS, values, "2024", vocabulary=1000).age == pytest.approx(expected)
-    assert acquisition_step(STEPS, values, "2024", vocabulary=2).censored == "right"
-    assert acquisition_step(STEPS, values - 3, "2024", vocabulary=2**30).censored == "left"
+    assert A.acquisition_step(STEPS, values, "2024", vocabulary=1000).age == pytest.approx(expected)
+    assert A.acquisition_step(STEPS, values, "2024", vocabulary=2).censored == "right"
+    assert A.acquisition_step(STEPS, values - 3, "2024", vocabulary=2**30).censored == "left"
 
 
 def test_forgetting_is_the_sum_of_rises():
@@ -97,21 +89,21 @@ def test_forgetting_is_the_sum_of_rises():
     bump = 2.0 * np.exp(-(((x - 3.5) / 0.4) ** 2))
     curve = falls + bump
     expected = np.diff(curve).clip(min=0).sum()
-    assert forgettability(AFTER, curve) == pytest.approx(expected, rel=0.05)
+    assert A.forgettability(AFTER, curve) == pytest.approx(expected, rel=0.05)
     assert expected > 0.5
-    assert forgettability(AFTER, falls) == pytest.approx(0, abs=1e-6)
+    assert A.forgettability(AFTER, falls) == pytest.approx(0, abs=1e-6)
 
 
 def test_refusals():
     values = course(planted_at(4, 15, 3.2, 0.4))
     with pytest.raises(ValueError, match="requires `unigram`"):
-        acquisition_step(STEPS, values)
+        A.acquisition_step(STEPS, values)
     with pytest.raises(ValueError, match="requires `vocabulary`"):
-        acquisition_step(STEPS, values, "2022")
+        A.acquisition_step(STEPS, values, "2022")
     with pytest.raises(ValueError, match="expected at least 5 observations after step 0, got 4"):
-        fit_sigmoid(STEPS[:5], values[:5])
+        A.fit_sigmoid(STEPS[:5], values[:5])
     with pytest.raises(ValueError, match="expected increasing steps"):
-        fit_sigmoid(STEPS[::-1], values)
+        A.fit_sigmoid(STEPS[::-1], values)
 
 
 def simulated(seed, words=400, decades=(2.6, 3.8)):
@@ -137,15 +129,11 @@ def test_censoring_is_recovered(censoring):
     covered, biased, values = [], [], []
     for seed in range(8):
         ages, norms = simulated(seed)
-        found = acquisition_regression(ages, on, norms, censoring)
-        covered += [
-            low < p < high
-            for p, low, high in zip(
-                planted, found.coefficients["low"], found.coefficients["high"], strict=True
-            )
-        ]
+        found = A.acquisition_regression(ages, on, norms, censoring)
+        ends = zip(planted, found.coefficients["low"], found.coefficients["high"], strict=True)
+        covered += [low < p < high for p, low, high in ends]
         values.append(found.coefficients["value"][1])
-        plain = acquisition_regression(ages, on, norms, "none").coefficients
+        plain = A.acquisition_regression(ages, on, norms, "none").coefficients
         biased.append(plain["low"][1] < 0.2 < plain["high"][1])
     assert found.censored > 60
     assert found.words == 400
@@ -159,7 +147,7 @@ def test_without_censoring_it_is_least_squares():
     ages, norms = simulated(0, decades=(-3.0, 9.0))
     on = ["unigram", "characters", "norm"]
     assert ages["censored"].eq("interval").all()
-    found = acquisition_regression(ages, on, norms)
+    found = A.acquisition_regression(ages, on, norms)
     x = np.column_stack([np.ones(400), ages["unigram"], norms["characters"], norms["norm"]])
     y = np.log10(ages["age"])
     expected, (squares,), *_ = np.linalg.lstsq(x, y, rcond=None)
@@ -176,12 +164,12 @@ def test_without_censoring_it_is_least_squares():
 def test_bad_tables_of_norms():
     ages, norms = simulated(0, 20)
     with pytest.raises(ValueError, match=r"the norms match none of 20 words: they have .*: write them alike"):
-        acquisition_regression(ages, norms=norms.assign(word=norms["word"].str.upper()))
+        A.acquisition_regression(ages, norms=norms.assign(word=norms["word"].str.upper()))
     with pytest.raises(ValueError, match=r"got \['concreteness'\]: they have"):
-        acquisition_regression(ages, ["concreteness"], norms)
+        A.acquisition_regression(ages, ["concreteness"], norms)
     with pytest.raises(ValueError, match="expected predictors that differ"):
-        acquisition_regression(ages, ["unigram", "norm"], norms.head(3))
-    assert acquisition_regression(ages, ["unigram", "norm"], norms.head(15)).left_out == 5
+        A.acquisition_regression(ages, ["unigram", "norm"], norms.head(3))
+    assert A.acquisition_regression(ages, ["unigram", "norm"], norms.head(15)).left_out == 5
 
 
 def test_from_the_rows_of_the_observer():
@@ -194,15 +182,15 @@ def test_from_the_rows_of_the_observer():
             rows += [(run, step, "unigram", word, 10.0) for step in STEPS]
         rows += [(run, step, "surprisal", "", 9.0) for step in STEPS]
     table = pd.DataFrame(rows, columns=["run", "step", "quantity", "word", "value"])
-    ages = word_acquisition(table)
+    ages = A.word_acquisition(table)
     assert len(ages) == 12
     of_cat = ages[(ages["run"] == "a") & (ages["word"] == "cat")].iloc[0]
     assert math.log10(of_cat["age"]) == pytest.approx(2.5, abs=1e-8)
     assert ages.loc[ages["word"] == "axolotl", "censored"].eq("right").all()
-    assert acquisition_agreement(ages) == pytest.approx(1)
-    one = word_acquisition(table[table["run"] == "a"].drop(columns="run"), "2022", vocabulary=2**14)
+    assert A.acquisition_agreement(ages) == pytest.approx(1)
+    one = A.word_acquisition(table[table["run"] == "a"].drop(columns="run"), "2022", vocabulary=2**14)
     assert one["word"].tolist() == list(mids)
     with pytest.raises(ValueError, match="expected several runs"):
-        acquisition_agreement(ages[ages["run"] == "a"])
+        A.acquisition_agreement(ages[ages["run"] == "a"])
     with pytest.raises(ValueError, match="got none: pass those of Surprisals"):
-        word_acquisition(table[table["word"].eq("")])
+        A.word_acquisition(table[table["word"].eq("")])

@@ -20,13 +20,8 @@ COUNTS[50:55] = torch.arange(5)
 def samples():
     ids = torch.arange(V)
     words = ids >= 2
-    return {
-        "": words,
-        "open": words & (ids % 3 == 0),
-        "closed": words & (ids % 3 == 1),
-        "open_matched": words & (ids % 6 == 0),
-        "closed_matched": words & (ids % 6 == 1),
-    }
+    every = {"open": (3, 0), "closed": (3, 1), "open_matched": (6, 0), "closed_matched": (6, 1)}
+    return {"": words, **{name: words & (ids % n == i) for name, (n, i) in every.items()}}
 
 
 def tokens(n=3000):
@@ -134,11 +129,5 @@ def test_samples_without_the_most_frequent():
     assert found["count100"].tolist() == [i >= 2 and int(COUNTS[i]) >= 100 for i in range(V)]
     assert torch.equal(found["count100_no_top20"], found["count100"] & found["no_top20"])
     assert torch.equal(found["open_no_top20"], samples()["open"] & found["no_top20"])
-    assert set(frequency_samples(COUNTS, {"": samples()[""]})) == {
-        "no_top20",
-        "count100",
-        "count100_no_top20",
-    }
-
-
-# ------------------------------------------------------------------------------------------ in the observer
+    found = frequency_samples(COUNTS, {"": samples()[""]})
+    assert set(found) == {"no_top20", "count100", "count100_no_top20"}

@@ -36,9 +36,8 @@ class TestMatchFrequency:
                 chosen = [words[i] for i in ids]
                 assert mean == pytest.approx(sum(chosen) / 6)
                 ranked = sorted(words, reverse=True)
-                assert any(
-                    chosen == ranked[i : i + 6] for i in range(len(ranked))
-                )  # a range of the sorted list
+                # a range of the sorted list
+                assert any(chosen == ranked[i : i + 6] for i in range(len(ranked)))
 
     def test_impossible_match_says_what_is_possible(self):
         first, second = torch.tensor([100] * 50), torch.tensor([100] * 7 + [9000] * 50)

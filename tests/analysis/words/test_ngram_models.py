@@ -117,6 +117,15 @@ def test_scores_are_those_by_hand(language, monkeypatch, at_once):
         np.testing.assert_allclose(scores.log_probability, np.log2(word), atol=1e-12)
 
 
+def test_log_probabilities_of_texts_are_those_by_hand(language):
+    hand, models, text = language
+    texts = [[*text, WORDS - 1, 2, text[0]], text[3:5], [WORDS - 1], text[7:16]]
+    for order in range(1, ORDER + 1):
+        for found, words in zip(models.log_probabilities(order, texts), texts, strict=True):
+            expected = [hand.kneser_ney(order if t else 1, words[:t], w) for t, w in enumerate(words)]
+            np.testing.assert_allclose(found, np.log2(expected), atol=1e-12)
+
+
 def test_bidirectional_bigrams_are_those_by_hand(language):
     hand, models, text = language
     logits = torch.randn(

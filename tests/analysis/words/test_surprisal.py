@@ -10,8 +10,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import nn
 
 from lmdyn.analysis import surprisals, word_surprisals
+from lmdyn.analysis.words.surprisal import EncodedTexts
 from lmdyn.models import LSTMLanguageModel
-from tests.helpers.foreign_tokenizers import byte_level
+from tests.helpers.foreign_tokenizers import byte_level, trained
 
 TEXTS = [
     "The cats sat on the mat, unbelievably.",
@@ -202,7 +203,7 @@ def test_what_is_refused(causal, masked, caplog):
         surprisals(model, tokenizer, ["", "  "])
     with pytest.raises(ValueError, match="its tokenizer requires a mask_token"):
         surprisals(masked[0], tokenizer, TEXTS)
-    with pytest.raises(ValueError, match=r"the tokenizer has a piece \d+, the model predicts 20"):
+    with pytest.raises(ValueError, match=r"the model predicts 20 pieces, got the piece \d+"):
         surprisals(nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 20)), tokenizer, TEXTS)
     with pytest.raises(ValueError, match="context must be at least 4"):
         surprisals(model, tokenizer, TEXTS, context=2)
@@ -239,6 +240,14 @@ def test_white_space_at_the_end_is_left_out_and_elsewhere_is_of_the_next_word(ca
     np.testing.assert_allclose(of_text.get_group(2)["log_probability"], expected, atol=1e-4)
 
 
+def test_all_pieces_of_a_text_are_scored_from_its_beginning_and_equal_texts_are_read_once(causal):
+    model, tokenizer = causal
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)  # of Ġ: (0, 0)
+    encoded = EncodedTexts(model, tokenizer, ["  The cats"] * 20, begins=[0] * 20)
+    assert encoded.scored.all()
+    assert len(list(encoded.read(model, batch_tokens=16))) == 1
+
+
 @pytest.mark.parametrize("template", ["[CLS] $A [SEP]", "[CLS] [SEP] $A", "[SEP] [CLS] [MASK] $A"])
 def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
     torch.manual_seed(0)
@@ -262,8 +271,36 @@ def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
         ]
         expected = log_probabilities(model, ids)[len(before) - 1 :]
         np.testing.assert_allclose(found["log_probability"][found["text"] == number], expected, atol=1e-5)
+    few = hf.GPT2LMHeadModel(
+        hf.GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=8)
+    )
+    assert len(surprisals(few, tokenizer, TEXTS[:3], objective="causal"))  # measured within its positions
     long = surprisals(model, tokenizer, [" ".join(TEXTS)], objective="causal", context=8)
     assert long["log_probability"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "says"), [("gpt2", "masked", "does not read"), ("bert", "causal", "reads")]
+)
+def test_scored_as_another_kind_of_model_is_reported(kind, asked, says, caplog):
+    tokenizer = trained("wordpiece")
+    sizes = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "hidden_size": 16,
+        "max_position_embeddings": 64,
+    }
+    if kind == "gpt2":
+        model = hf.GPT2LMHeadModel(
+            hf.GPT2Config(vocab_size=400, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+        )
+    else:
+        model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=400, intermediate_size=16, **sizes))
+    surprisals(model, tokenizer, TEXTS, objective=asked)
+    assert f"scored as {asked}, but the model {says} later tokens" in caplog.text
+    caplog.clear()
+    surprisals(model, tokenizer, TEXTS, objective={"gpt2": "causal", "bert": "mntp"}[kind])
+    assert "but the model" not in caplog.text
 
 
 def test_which_token_starts_a_text_where_the_tokenizer_puts_none(caplog):

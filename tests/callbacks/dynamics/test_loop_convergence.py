@@ -124,7 +124,7 @@ def test_what_is_refused(tmp_path):
     assert_refused(
         lambda times, horizon: observer(tmp_path, horizon=horizon, times=times).bind(model()),
         ({"times": [0, 99], "horizon": None}, "times extend to 99, beyond the horizon, 16"),
-        ({"times": [3, 1], "horizon": 9}, "expected increasing integers"),
-        ({"times": [], "horizon": 9}, "expected increasing integers"),
+        ({"times": [3, 1], "horizon": 9}, "expected increasing whole numbers"),
+        ({"times": [], "horizon": 9}, "expected increasing whole numbers"),
         ({"times": [3, 10], "horizon": 9}, "beyond the horizon, 9"),
     )

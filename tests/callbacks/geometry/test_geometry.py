@@ -179,14 +179,14 @@ def test_zero_and_constant_vectors(tmp_path):
 def test_bad_settings(tmp_path):
     assert_refused(
         Geometry,
-        ({"alpha_range": [9, 3]}, "expected a first from 1"),
+        ({"alpha_range": [9, 3]}, "expected a first index from 1"),
         ({"alpha_range": [None, 9]}, r"alpha_range\[0\] is None: expected a whole number"),
     )
     twice = {"sites": {"act": "embed"}, "activation_functions": {"act": "act"}}
     assert_refused(
         lambda **settings: attach(tmp_path, plain(), **settings).bind(Rectified()),
         ({"activation_functions": {"x": "nowhere"}}, "no module 'nowhere'"),
-        (twice, "different names of different sites"),
+        (twice, "different names of sites"),
         ({"sites": {"e": "embed"}, "attention_sites": "auto"}, "no attention module that returns weights"),
     )
 

@@ -12,6 +12,7 @@ from lmdyn.callbacks.geometry import trajectory
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictured_steps
 from lmdyn.cli.pages.drawn_observations import drawn_observations
 from tests.callbacks.geometry.test_geometry import BLOCKS, Transformer, batches, captured
+from tests.helpers.foreign_tokenizers import NumberedWords
 from tests.helpers.refusals import assert_refused
 
 TAGS = ["NOUN", "VERB", "X"]
@@ -89,21 +90,11 @@ def test_embeddings_of_words_are_whole_groups(tmp_path):
     assert value(table, "between_share", "block_01", "word") < 0.999
 
 
-class Words:
-    """A tokenizer of 40 words, of which two are special."""
-
-    all_special_ids = [3, 4]
-
-    def __len__(self):
-        return 40
-
-    def convert_ids_to_tokens(self, ids):
-        return [f"w{i}" for i in ids]
-
-
 def test_special_tokens_and_padding_are_in_no_group(tmp_path):
     probe = Tagged()
-    table = attach(tmp_path, probe, Words(), words=40, min_count=1).observe(Transformer(), 0)
+    table = attach(tmp_path, probe, NumberedWords(40, [3, 4]), words=40, min_count=1).observe(
+        Transformer(), 0
+    )
     ids = tokens(probe, "input_ids")
     kept = (ids != 3) & (ids != 4)
     counts = select(table, quantity="count")
@@ -148,11 +139,11 @@ def test_refusals(tmp_path):
         lambda **settings: attach(tmp_path, **settings),
         ({"words": ["17", "W"]}, r"at least 2 tokens, got \{'W': 0\}: choose others, tokens of the vocab"),
         ({"words": ["17", "9"], "min_count": 50}, r"at least 50 tokens, got \{'17': 5, '9': 7\}"),
-        ({"layers": ["semtag"]}, r"no layers \['semtag'\]"),
+        ({"layers": ["semtag"]}, r"no layers semtag"),
         ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),
         ({"min_count": 99}, "no grouping has two groups of at least 99 tokens"),
         ({"probe": []}, "no grouping has two groups"),
-        ({"probe": untagged()}, "expected batches with the layer 'upos'"),
+        ({"probe": untagged()}, "expected the layer 'upos' in batches"),
     )
 
 

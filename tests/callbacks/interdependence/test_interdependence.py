@@ -332,7 +332,8 @@ def test_controls_are_correlations_with_other_trees_and_of_known_words(module, p
     assert sorted(len(group) for group in lengths.values()) == [1] * 6 + [2, 2]
     swapped = {a: b for group in lengths.values() if len(group) == 2 for a, b in (group, group[::-1])}
     rows = pairs.to_dict("records")
-    for row, (a, b) in zip(rows, each_pair(text), strict=True):
+    each_pair = [pair for words, *_ in text for pair in itertools.combinations(range(len(words)), 2)]
+    for row, (a, b) in zip(rows, each_pair, strict=True):
         heads = text[row["sentence"]][1]
         row["off_by_one"] = off_by_one_distances(heads)[a, b]
         other = swapped.get(row["sentence"])
@@ -370,11 +371,6 @@ def test_controls_are_correlations_with_other_trees_and_of_known_words(module, p
     assert not [
         tag for tag in tags if "off_by" in tag or "shuffled" in tag or "known" in tag or "error" in tag
     ]
-
-
-def each_pair(text):
-    """Positions of all pairs, sentence by sentence."""
-    return [pair for words, _, _ in text for pair in itertools.combinations(range(len(words)), 2)]
 
 
 def test_a_record_keeps_curves_and_the_first_and_last_observation(module, tmp_path):
@@ -420,7 +416,7 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
     for settings in ({"lengths": (1, 1, 1)}, {"lengths": (5, 1, 6), "max_length": 3, "longer": "skip"}):
-        with pytest.raises(ValueError, match="expected a sentence of two words"):
+        with pytest.raises(ValueError, match="expected sentences of two words or more"):
             attach(tmp_path, text=sentences(settings.pop("lengths")), **settings)
 
 
@@ -459,6 +455,3 @@ def test_other_operations_than_those_of_the_parts_are_refused(tmp_path):
     assert observer.observe(Other(lstm), 0)["value"].notna().any()
     with pytest.raises(ValueError, match=r"logits are not decoder\(lstm\(embedding\(input_ids\)\)\)"):
         observer.observe(Other(lstm, between=nn.LayerNorm(6)), 0)
-
-
-# ---------------------------------------------------------------- little to report, and figures

@@ -158,23 +158,6 @@ def test_interdependence_of_open_and_scaffold_is_equation_2(tmp_path):
     assert found(table, "di", "in") == pytest.approx(np.mean(values), rel=1e-9)
 
 
-def test_the_context_is_read_but_never_in_focus(tmp_path):
-    module = language_model()
-    tables = [attach(tmp_path / str(n), context=n).observe(module, 0) for n in (0, 4)]
-    assert found(tables[0], "di", "in") != pytest.approx(found(tables[1], "di", "in"), rel=1e-4)
-    with torch.no_grad():  # nothing is remembered: a forget gate that is shut and no recurrence
-        for layer in module.lstm.layers:
-            layer.weight_hh_l0.zero_()
-            layer.weight_ih_l0[6:12] = 0
-            layer.bias_ih_l0[6:12] = -1e4
-    data = corpus()
-    rows = data.examples("in", INSTANCES, 4)
-    bare = direct(module, rows[:, 4:], 0, K)
-    table = attach(tmp_path / "shut", data, context=4).observe(module, 0)
-    for (quantity, focus, words), value in bare.items():
-        assert found(table, quantity, "in", focus, words) == pytest.approx(value, rel=1e-9, nan_ok=True)
-
-
 def test_what_cannot_be_is_refused(tmp_path):
     observer = ScaffoldRule()
     observer.probe = ScaffoldCorpus(True, K, **SMALL)
@@ -192,15 +175,6 @@ def test_a_frozen_model_has_gradients_of_its_states(tmp_path):
     module.requires_grad_(False)
     with torch.inference_mode():
         pd.testing.assert_frame_equal(observer.observe(module, 5), table, check_exact=True)
-
-
-def test_as_a_probe_with_the_runs_tokenizer(tmp_path):
-    data, module = corpus(), language_model()
-    observer = ScaffoldRule(instances=INSTANCES, context=CONTEXT)
-    observer.probe = ScaffoldCorpus(True, K, **SMALL)
-    observer.attach(Run(tmp_path, data.tokenizer))
-    expected = attach(tmp_path / "own", data).observe(module, 0)
-    pd.testing.assert_frame_equal(observer.observe(module, 0), expected, check_exact=True)
 
 
 # ---------------------------------------------------------------- several runs

@@ -251,16 +251,6 @@ def test_paths_that_are_found_are_settings(tmp_path):
         again.store.check_settings()
 
 
-def test_hidden_is_the_final_norm_or_what_is_named(tmp_path):
-    model = ARCHITECTURES["gpt2"]()
-    tables = {
-        path: shapley(tmp_path / str(i), text=SHORT, hidden=path, spaces=["hidden"]).observe(model, 0)
-        for i, path in enumerate((None, "transformer.ln_f", "transformer.h.0"))
-    }
-    pd.testing.assert_frame_equal(tables[None], tables["transformer.ln_f"])
-    assert not tables[None]["value"].equals(tables["transformer.h.0"]["value"])
-
-
 class Odd(nn.Module):
     """No embedding that can be watched, no block, no logits of each word."""
 

@@ -12,6 +12,7 @@ from torch import nn
 from lmdyn.callbacks import LossChangeAllocation, Run, RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.callbacks.landscape.test_landscape import Batched
 from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.modules import quiet_trainer
 from tests.helpers.refusals import assert_refused
@@ -160,7 +161,7 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
     assert abs(number(table, step, "residual")) > 0.05 * abs(number(table, step, "loss_change"))
     assert math.isnan(number(table, step, "helping_share"))
     assert not shares(table, step, "first_order").isna().any()
-    assert "they are void; save checkpoints at more steps" in caplog.text
+    assert "the shares are NaN; save checkpoints at more steps" in caplog.text
 
 
 def text(vocabulary=9, rows=3, length=6, batches=2):
@@ -279,15 +280,6 @@ def test_weights_of_a_narrow_type_have_shares(tmp_path, bands):
     assert shares(table, 1).sum() == pytest.approx(change, rel=0.05, abs=1e-4)
     if bands:
         assert shares(table, 1, by="rank", site="").sum() == pytest.approx(shares(table, 1).sum(), rel=0.05)
-
-
-class Batched(Frozen):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-
-    def forward(self, input_ids):
-        return self.decoder(self.norm(self.embedding(input_ids).mT).mT)
 
 
 def test_running_statistics_which_change_the_loss_too_are_refused(tmp_path):

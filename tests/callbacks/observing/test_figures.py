@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore, Sparsity
-from lmdyn.callbacks.observing.figures import error_band, new_figure, outer_legend, pixels, say_why_empty
+from lmdyn.callbacks.observing.figures import new_figure, outer_legend, pixels, say_why_empty
 from tests.helpers.figure_faults import figure_faults
 
 ODD = [r"$\frac$", "_x_", "<b>", "$x^2$", "US$ 3 and $4"]
@@ -105,19 +105,6 @@ def test_every_figure_of_an_observer_is_one_of_plain_texts():
 
 
 # ------------------------------------------------------------------------------------------ what is to be seen
-
-
-def test_bands_of_correlations_stay_between_minus_one_and_one():
-    values = np.array([0.97, -0.9, 0.0, 1.0, np.nan, 0.5])
-    errors = np.array([0.1, 0.4, 0.001, 0.1, 0.1, np.nan])
-    low, high = error_band(values, errors, "fisher")
-    known = [0, 1, 2, 3]
-    assert ((low >= -1) & (low <= values) & (values <= high) & (high <= 1))[known].all()
-    assert np.isnan([low[4:], high[4:]]).all()
-    np.testing.assert_allclose(low[2], -0.002, rtol=1e-4)  # of small errors it is two of them
-    plain = error_band(values, errors)
-    np.testing.assert_array_equal(plain[1][known], (values + 2 * errors)[known])
-    assert plain[1][0] > 1  # the control
 
 
 def test_faults_are_found():

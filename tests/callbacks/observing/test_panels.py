@@ -50,3 +50,13 @@ def test_the_band_of_a_line_with_fewer_steps_than_another_has_no_gaps():
     for band, steps in zip(figure.axes[0].collections, ({0, 1, 2, 3}, {0, 2}), strict=True):
         (path,) = band.get_paths()
         assert {x for x, _ in path.vertices} == steps
+
+
+def test_bands_stay_within_the_range():
+    rows = [(step, name, "", value) for step in (0, 1) for name, value in (("rho", 0.9), ("rho_error", 0.1))]
+    table = pd.DataFrame(rows, columns=["step", "quantity", "site", "value"])
+    for high, end in ((1.0, 1.0), (None, 1.1)):  # the control has no range
+        rho = Quantity("rho", "A number.", panel="rho", high=high)
+        (figure,) = standard_figures(table, [rho, Quantity("rho_error", "Its error.")]).values()
+        (path,) = figure.axes[0].collections[0].get_paths()
+        assert {round(y, 6) for _, y in path.vertices} == {0.7, end}

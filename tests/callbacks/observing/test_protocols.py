@@ -28,15 +28,18 @@ from lmdyn.callbacks.observing.protocols import (
     unmet_needs,
 )
 from lmdyn.datamodules import (
+    ChoiceFiles,
     ConllCorpus,
     ConlluCorpus,
     FactCorpus,
     GlueTasks,
     GrammarCorpus,
     GrammarFacts,
+    GrammarPairs,
     GrammarTasks,
     PairFiles,
     PretrainingCorpus,
+    ReadingFiles,
     RepeatsCorpus,
     ScaffoldCorpus,
     SemtagCorpus,
@@ -62,13 +65,16 @@ def corpus(tmp_path_factory):
 def data(corpus):
     """An instance of every datamodule that lmdyn exports."""
     every = {
+        ChoiceFiles: lambda: ChoiceFiles("x", ["a", "b"]),
         ConllCorpus: lambda: ConllCorpus(train="x"),
         ConlluCorpus: lambda: ConlluCorpus(train="x"),
         FactCorpus: lambda: FactCorpus(GrammarFacts(GrammarCorpus(**SIZES))),
         GlueTasks: lambda: GlueTasks(["RTE"], folder="x"),
         GrammarCorpus: lambda: corpus,
+        GrammarPairs: lambda: GrammarPairs(GrammarCorpus(**SIZES)),
         GrammarTasks: lambda: GrammarTasks(GrammarCorpus(**SIZES)),
         PairFiles: lambda: PairFiles("x"),
+        ReadingFiles: lambda: ReadingFiles("x"),
         PretrainingCorpus: lambda: PretrainingCorpus(corpus, sequence_length=32, batch_size=2),
         RepeatsCorpus: lambda: RepeatsCorpus(n_train_tokens=1000),
         ScaffoldCorpus: lambda: ScaffoldCorpus(n_train_tokens=1000, n_rules=20, n_outside=2, n_phrases=10),

@@ -205,7 +205,7 @@ def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):
         ),
         (
             {"module": llama, "probe": list(IDS), **wrong},
-            r"expected batches with `labels`, got \['input_ids'\]",
+            r"expected batches with `labels`, got input_ids",
         ),
         (
             {"module": gpt2, "tokenizer": Tokenizer()},
@@ -276,7 +276,7 @@ def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, ca
     assert (found["length"], found["lengths"], found["sentences"]) == (12, [8], 12)
     assert (found["components"], found["embedding"]) == (32, "model.embed_tokens")
     assert (found["layers"], found["frequency"]) == ([], "probe")
-    for said in ("12 sentences of up", "32 components", "no layer 'upos'", "curves: there are no training"):
+    for said in ("12 sentences of up", "32 components", "no layer 'upos'", "curves: training counts"):
         assert caplog.text.count(said) == 1
     with pytest.raises(ValueError, match="expected 20 sentences of 12 tokens"):
         attach(EncoderDynamics(sentences=20, name="more"), list(IDS), tmp_path)
@@ -374,15 +374,6 @@ def test_labels_may_begin_late(tmp_path):
     observer = attach(LearningCurves(), [*unlabelled, *unlabelled, *SHIFTED_INSIDE], tmp_path)
     observer.bind(LLAMA())
     assert observer.convention == "next"
-
-
-def test_arguments_of_another_type_or_meaning():
-    for observer, arguments, words in (
-        (LearningCurves, {"schedule": 5}, r"schedule is 5: expected Steps"),
-        (LearningCurves, {"batch": "input_ids"}, "expected a mapping or null"),
-        (Sparsity, {"sites": ["model.layers.0"]}, "expected a mapping or text or null"),
-    ):
-        assert_refused(observer, (arguments, words))
 
 
 def test_several_loaders(tmp_path):

@@ -29,7 +29,7 @@ def test_what_is_expected_to_be_undefined_is_not_told(caplog):
 
 def test_a_column_that_is_not_declared_is_refused():
     with pytest.raises(
-        ValueError, match=r"norms: its rows have position, .* `columns`, as in columns = \{'position'"
+        ValueError, match=r"norms: .* undeclared columns position.* `columns`, as in columns = \{'position'"
     ):
         tabulate([({"site": "h1", "position": 0}, {"norm": 1.0})], {}, "norms", 3)
 

@@ -63,20 +63,16 @@ def test_rows_of_the_same_names_and_others_are_shown_at_their_place(tmp_path):
         [(0, 3.0), (1, 1.5), (2, 3.0)], [(2, 7.0)]]  # fmt: skip
 
 
-def test_rows_of_one_name_are_shown_by_their_mean(tmp_path):
-    logger = TensorBoardLogger(tmp_path, "", "tb")
-    observer = Tagged(name="tags", log_figures=False)
-    observer._run = Run(tmp_path)
+def test_numbers_that_are_not_averaged_are_shown_at_their_place_and_others_by_their_mean(tmp_path):
+    logger, columns = TensorBoardLogger(tmp_path, "", "tb"), ("upos", "head")
     for step in (0, 1):
-        rows = [
-            ("loss", site, upos, value + step)
-            for site, upos, value in (("", "", 5.0), ("", "DET", 1.0), (None, "DET", 4.0))
-        ]
-        table = tidy(pd.DataFrame(rows, columns=["quantity", "site", "upos", "value"]), Progress(step))
-        publish(observer, table, [logger], step)
+        observe(tmp_path, logger, step, {("loss", "", 0): step, ("loss", "NOUN", 1): step + 3.0}, columns)
+    both = {("loss", "NOUN", 1): 5.0, ("loss", "NOUN", 2): 7.0}
+    observe(tmp_path, logger, 2, both, columns)
     logger.finalize("success")
-    shown = in_tensorboard(tmp_path / "tb")
-    assert sorted(map(sorted, shown.values())) == [[(0, 2.5), (1, 3.5)], [(0, 5.0), (1, 6.0)]]
+    points = [sorted(value) for value in in_tensorboard(tmp_path / "tb").values()]
+    assert [(0, 0.0), (1, 1.0)] in points
+    assert [(0, 3.0), (1, 4.0), (2, 6.0)] in points
 
 
 def test_a_logger_that_trains_again_is_continued_again(tmp_path):
@@ -90,19 +86,6 @@ def test_a_logger_that_trains_again_is_continued_again(tmp_path):
     logger.finalize("success")
     for of in in_tensorboard(tmp_path / "tb").values():
         assert [step for step, _ in of] == [0, 5, 9]
-
-
-def test_what_is_not_measured_at_a_step_has_no_point(tmp_path, survived):
-    logger = TensorBoardLogger(tmp_path, "", "tb")
-    observe(
-        tmp_path,
-        logger,
-        0,
-        {("loss", ""): float("nan"), ("loss", "NOUN"): float("nan"), ("accuracy", ""): 0.5},
-    )
-    logger.finalize("success")
-    assert in_tensorboard(tmp_path / "tb") == {"tags/accuracy": [(0, 0.5)]}
-    assert not survived
 
 
 def of_step(step):

@@ -97,13 +97,8 @@ def fit(folder, watching, change, settings):
     return keep.weights
 
 
-FAST = ("accumulation", "bf16-true")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "setting", [s if s in FAST else pytest.param(s, marks=pytest.mark.slow) for s in TABLE]
-)
+@pytest.mark.parametrize("setting", TABLE)
 def test_observation_is_invisible_and_live_equals_replayed(setting, tmp_path):
     change, settings = TABLE[setting]
     plain = fit(tmp_path / "plain", [], change, settings)

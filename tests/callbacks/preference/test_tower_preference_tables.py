@@ -25,11 +25,8 @@ def observed(scores, step=100, primary=1, words=WORDS, counts=COUNT, tags=TAG, r
     """What ``TowerPreference`` says at one step."""
     rows = [
         *(("mean_probability", "tower", t, None, 0.25 if t == str(primary) else 0.125) for t in "12"),
-        ("head_loss", "tower", "1", None, 4.0), ("head_loss", "tower", "2", None, 5.0),
-        ("primary_tower", "", "", None, primary), ("spread", "", "", None, np.std(scores)),
-        ("reliability", "", "", None, 0.9), ("learning_rate", "", "", None, 0.001),
-        ("frequency_rank_correlation", "", "", None, 0.1),
-    ]  # fmt: skip
+        ("primary_tower", "", "", None, primary),
+    ]
     for name, value in references:
         rows += [(q, "reference", name, None, value) for q in ("correlation", "rank_correlation")]
     for tag in sorted({tag for tag in tags if tag}):
@@ -37,7 +34,6 @@ def observed(scores, step=100, primary=1, words=WORDS, counts=COUNT, tags=TAG, r
         rows.append(("preference", "upos", tag, None, mean))
     for word, tag, score, count in zip(words, tags, scores, counts, strict=True):
         rows.append(("preference", "token", word, tag, score))
-        rows.append(("standard_error", "token", word, None, 0.05))
         rows.append(("count", "token", word, None, count))
     table = pd.DataFrame(rows, columns=["quantity", "by", "group", "upos", "value"])
     return table.assign(step=step, tokens=step * 10, site="")[COLUMNS]

@@ -1,29 +1,17 @@
 """WordClusters: its numbers are those of a direct call, its figures and tables say what the records say."""
 
-import logging
-import sys
-
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from lmdyn.callbacks import Run, WordClusters
+from tests.helpers.foreign_tokenizers import NumberedWords
 from tests.helpers.refusals import assert_refused
 
 V, D = 260, 12
 SPECIAL = [0, 3]
 SETTINGS = {"words": 200, "components": 6, "learning_rate": 0.1, "matrix_words": 50}
-
-
-class Tokenizer:
-    all_special_ids = SPECIAL
-
-    def __len__(self):
-        return V
-
-    def convert_ids_to_tokens(self, ids):
-        return [f"w{i}" for i in ids]
 
 
 class Model(nn.Module):
@@ -48,10 +36,10 @@ def counts():
     return table
 
 
-def attach(folder, tokenizer=Tokenizer, table=None, **settings):
+def attach(folder, table=None, **settings):
     observer = WordClusters(**{**SETTINGS, **settings})
     observer.probe = [{"labels": torch.zeros(1, 1, dtype=torch.int64)}]  # of no account
-    observer.attach(Run(folder, tokenizer() if tokenizer else None, counts() if table is None else table))
+    observer.attach(Run(folder, NumberedWords(V, SPECIAL), counts() if table is None else table))
     return observer
 
 
@@ -130,15 +118,8 @@ def observations(tmp_path):
     return pd.concat(tables, ignore_index=True)
 
 
-def test_without_the_package_there_are_no_word_clouds(observations, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "wordcloud", None)
-    with caplog.at_level(logging.INFO, "lmdyn"):
-        figures = WordClusters.figures(observations, {})
-    assert set(figures) == {"matrix", "clusters_per_word", "over_training"}
-    assert "lmdyn[figures]" in caplog.text
-
-
-def test_table_of_clusters(observations):
+def test_table_and_figures(observations):
+    assert set(WordClusters.figures(observations, {})) == {"matrix", "clusters_per_word", "over_training"}
     table = WordClusters.tables(observations, {})["clusters"]
     last = observations[observations["step"].eq(100)]
     members = rows(last, "membership")

@@ -49,18 +49,17 @@ class Data(L.LightningDataModule):
 
 
 class Model(nn.Module):
-    """A site that knows the word, one that knows nothing, one that breaks."""
+    """A site that knows the word, and one that knows nothing."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.embedding = nn.Embedding(V, 16)
-        self.nothing, self.broken = nn.Identity(), nn.Identity()
+        self.nothing = nn.Identity()
 
     def forward(self, input_ids):
         x = self.embedding(input_ids)
         self.nothing(torch.ones_like(x))
-        self.broken(x / 0)
         return x
 
 
@@ -115,18 +114,11 @@ def test_bootstrap_intervals(tmp_path):
     assert {value(table, f"accuracy_{end}", "word", "current") for end in ("low", "high")} == {1}
 
 
-def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog):
-    table = attach(tmp_path, sites={**SITES, "broken": "broken"}).observe(Model(), 3)
-    assert table[table["site"].eq("broken")]["value"].isna().all()
-    assert table[table["site"].ne("broken")]["value"].notna().all()
-    assert "not finite at step 3 in ['broken']" in caplog.text
-
-
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
         ({"tasks": []}, "choose `tasks` among these"),
-        ({"tasks": ["semtag"]}, r"the train split has no layers \['semtag'\]; it has \['upos'\]"),
+        ({"tasks": ["semtag"]}, r"the train split has no layers semtag; it has upos"),
     )
 
 

@@ -107,7 +107,6 @@ class Model(L.LightningModule):
         super().__init__()
         torch.manual_seed(0)
         self.lm = cls(config(**{**SIZES, **changes}))
-        self.pretend_compiled = torch.nn.Dropout(0.5)
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None):
         return self.lm(input_ids, attention_mask, token_type_ids)
@@ -155,7 +154,7 @@ def test_budgets_shorten_the_warmup_in_proportion():
     assert Budget(epochs=0.001).of(rte, 320) == replace(rte, updates=1, warmup=0)
     assert Budget(epochs=1000).of(rte, 2490) == rte  # never more than published
     for bad in ({"max_updates": 0}, {"epochs": 0.0}):
-        with pytest.raises(ValueError, match="expected max_updates"):
+        with pytest.raises(ValueError, match=r"^(max_updates|epochs) is 0"):
             Budget(**bad)
 
 
@@ -167,6 +166,8 @@ def test_settings_by_task():
     for bad in ({"rate": 1}, {"updates": 0}, {"warmup": 999_999}, {"dropout": 1.0}, {"clip_norm": 0.0}):
         with pytest.raises(ValueError, match="expected"):
             settings_of("x", "span", {"all": bad})
+    with pytest.raises(ValueError, match="RTE: unknown setting 'learning_rat', did you mean 'learning_rate'"):
+        settings_of("RTE", "classification", {"RTE": {"learning_rat": 1.0}})
 
 
 def test_the_rate_is_transformers_linear_schedule():
@@ -318,12 +319,12 @@ def test_tasks_that_start_from_another(tmp_path):
 
 def test_a_missing_parent_is_said(tmp_path, caplog):
     assert attach(tmp_path, ("RTE", "CoLA")).parents == {}
-    assert "['RTE'] start from the pretrained weights" in caplog.text
+    assert "RTE start from the pretrained weights" in caplog.text
     assert_refused(
         lambda names, parents: attach(tmp_path, names, init_from=parents),
-        ({"names": ("RTE",), "parents": {"RTE": "MNLI"}}, r"init_from names \['MNLI'\]"),
+        ({"names": ("RTE",), "parents": {"RTE": "MNLI"}}, r"init_from names MNLI"),
         ({"names": ("RTE", "CoLA"), "parents": {"RTE": "CoLA", "CoLA": "RTE"}}, "init_from is cyclic"),
-        ({"names": ("RTE", "SQuAD2.0"), "parents": {"RTE": "SQuAD2.0"}}, r"init_from names \['SQuAD2.0'\]"),
+        ({"names": ("RTE", "SQuAD2.0"), "parents": {"RTE": "SQuAD2.0"}}, r"init_from names SQuAD2.0"),
     )
 
 
@@ -359,9 +360,9 @@ def test_refusals(tmp_path):
 
     assert_refused(
         check,
-        ({"tasks": ["MNLI"]}, r"expected tasks of \['CoLA', 'STS-B', 'SQuAD2.0'\], got \['MNLI'\]"),
+        ({"tasks": ["MNLI"]}, r"expected tasks of CoLA, STS-B, SQuAD2.0, got MNLI"),
         ({"tasks": []}, "expected tasks of"),
-        ({"fine_tuning": {"Cola": {}}}, r"got \['Cola'\]"),
+        ({"fine_tuning": {"Cola": {}}}, r"got Cola"),
         ({"max_tokens": 9}, "remove max_tokens, forward and split"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),
         ({"toys": NoTasks()}, "requires tasks to fine-tune on, got NoTasks without `tasks`"),

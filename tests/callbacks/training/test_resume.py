@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.resume import progress, save_tokenizer
+from lmdyn.callbacks.training.resume import save_tokenizer
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
 
@@ -53,13 +53,6 @@ def run(folder, ckpt_path=None):
 def finished(tmp_path):
     L.seed_everything(1, verbose=False)
     return run(tmp_path)
-
-
-def test_labelled_tokens_are_counted(finished):
-    t, state, _ = finished
-    assert state.tokens == 2 * 4 * 3
-    at = progress(t)
-    assert (at.step, at.tokens, at.learning_rate) == (8, 24, 0.25)
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")

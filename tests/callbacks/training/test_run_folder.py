@@ -132,10 +132,10 @@ def test_a_folder_of_another_run_is_refused_and_its_own_is_not(tmp_path):
     fit(tmp_path, logger("a"), seed=1)
     fit(tmp_path, logger("b"), seed=2)
     before = curve(tmp_path / "a")
-    with pytest.raises(ValueError, match="holds the observations of another run"):
+    with pytest.raises(ValueError, match="contains the observations of another run"):
         fit(tmp_path, logger("a"))
     path = tmp_path / "b/resume/step=000000002.ckpt"
-    with pytest.raises(ValueError, match="holds the observations of another run"):
+    with pytest.raises(ValueError, match="contains the observations of another run"):
         fit(tmp_path, logger("a"), ckpt_path=path, until=2)
     assert curve(tmp_path / "a") == before
     copies = [tmp_path / "elsewhere/copy.ckpt", tmp_path / "beside_others/step=000000002.ckpt"]

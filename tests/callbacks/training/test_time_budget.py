@@ -89,20 +89,6 @@ def test_each_update_has_the_rate_of_the_time_spent(w, tmp_path):
     assert module.taken(1) == pytest.approx([2.0 * r for r in expected], abs=1e-9)
 
 
-def test_the_rate_is_constant_between_questions(tmp_path, monkeypatch):
-    module, asked = Module(Clock()), []
-    budget = TimeBudget(1.0, every_n_steps=10)
-    now = TimeBudget.seconds_spent.fget
-    monkeypatch.setattr(
-        TimeBudget, "seconds_spent", property(lambda self: (asked.append(module.global_step), now(self))[1])
-    )
-    trainer = fit(tmp_path, budget, module)
-    assert asked[:11] == list(range(0, 101, 10))
-    assert trainer.global_step == 101  # it is not before update 100 that the clock is asked again
-    expected = rates([(k // 10 * 10 + 1) / 100 for k in range(101)], 0.06)
-    assert module.taken() == pytest.approx(expected, abs=1e-9)
-
-
 def test_accumulated_batches_are_one_update(tmp_path):
     module = Module(Clock())
     trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, accumulate_grad_batches=5)
@@ -161,7 +147,7 @@ def test_what_is_refused(tmp_path):
         ({"hours": 1, "warmup_share": 1.0}, "warmup_share is 1.0"),
         ({"hours": 1, "every_n_steps": 0}, "every_n_steps is 0"),
     )
-    with pytest.raises(ValueError, match=r"without scheduler, .*got \['LambdaLR'\].*decay_power: null"):
+    with pytest.raises(ValueError, match=r"without scheduler, .*got LambdaLR.*decay_power: null"):
         fit(tmp_path, TimeBudget(1.0), Module(Clock(), scheduler=True))
 
     class Anneal(L.Callback):

@@ -13,14 +13,18 @@ from tokenizers import processors
 
 import lmdyn
 from lmdyn.analysis.statistics.intervals import share_interval
+from lmdyn.analysis.words.ngram_counts import NgramCounts
+from lmdyn.analysis.words.ngram_models import NgramModels
 from lmdyn.callbacks import MinimalPairs, Run, Steps
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
+from lmdyn.integrations.loop_data import data_of
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.runs.schema import select
 from tests.helpers.architectures import NanoGPT
 from tests.helpers.foreign_tokenizers import byte_level
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.refusals import assert_refused
 
 NOUNS = ("cat", "dog", "keys", "unbelievable lamps", "bird")
 ROWS = [
@@ -211,14 +215,6 @@ def test_tokens_through_the_model_are_hardly_more_than_necessary(tmp_path, name)
     assert tokens_read(observer, model, embedding) > 1.2 * necessary
 
 
-def test_of_a_masked_model_each_mask_is_one_row(tmp_path):
-    tokenizer = pieces(template="[CLS] $A [SEP]")
-    observer, model = attached(tmp_path, tokenizer), made(MASKED["bert"], tokenizer)
-    observer.bind(model)
-    sizes = [len(tokenizer(text)["input_ids"]) for text in {t for row in ROWS for t in row[:2]}]
-    assert tokens_read(observer, model, model.get_input_embeddings()) == sum(n * (n - 2) for n in sizes)
-
-
 @pytest.mark.parametrize("start", ["<s>", ""])
 def test_models_in_the_style_of_nanogpt(tmp_path, monkeypatch, start):
     """They read whole sentences, and answer all logits only if they get labels."""
@@ -284,6 +280,41 @@ def test_accuracies_by_hand(tmp_path):
     assert select(few, quantity="pairs")["value"].tolist() == [4, 2, 2, 3, 1]
 
 
+def test_the_floor_of_n_grams_is_that_of_the_training_text(tmp_path):
+    tokenizer, model = bigrams()
+    texts = [tokenizer.convert_tokens_to_ids(list(text)) for text in ("abcabcabc", "cabb")]
+    batches = [{"input_ids": torch.tensor([ids]), "labels": torch.tensor([ids])} for ids in texts]
+    rows = [
+        ("a b c", "a c b", "x", ""),
+        ("c b a", "c a b", "x", ""),
+        ("b c", "b c", "y", ""),
+        ("b", "zz", "y", ""),
+    ]
+    observer = MinimalPairs(probe=Pairs(rows), ngram=3)
+    observer.attach(Run(tmp_path, tokenizer, datamodule=data_of(batches, batches)))
+    table = observer.observe(model, 0)
+    assert "minimal_pairs/ngram" in scalar_tags(observer.name, table[MinimalPairs.is_scalar(table)])
+    found = table.set_index(["quantity", "by", "group"])["value"]
+    models = NgramModels(NgramCounts.of(texts, len(tokenizer), 3))
+    good, bad = (
+        [
+            p.sum()
+            for p in models.log_probabilities(
+                3, [tokenizer.convert_tokens_to_ids(r[i].split()) for r in rows[:2]]
+            )
+        ]
+        for i in (0, 1)
+    )
+    assert (good[0] > bad[0], good[1] > bad[1]) == (True, False)
+    assert [found["ngram", by, group] for by, group in (("", ""), ("paradigm", "x"), ("paradigm", "y"))] == [
+        0.5
+    ] * 3
+    assert "train_set" in observer.settings
+    assert "ngram" not in attached(tmp_path / "none", tokenizer, rows).settings
+    with pytest.raises(ValueError, match="`ngram` counts the run's training text, but there is none"):
+        attached(tmp_path / "without", tokenizer, rows, ngram=3)
+
+
 def test_an_unknown_word_that_both_sentences_have_makes_no_tie(tmp_path):
     tokenizer, model = bigrams()
     rows = [
@@ -337,21 +368,19 @@ def test_what_is_refused_before_the_first_observation(tmp_path, caplog):
         MinimalPairs(probe=Pairs(BY_HAND)).attach(Run(tmp_path))
     with pytest.raises(ValueError, match=r"requires minimal pairs, got \w+ without `pairs`.*PairFiles"):
         MinimalPairs(probe=[]).attach(Run(tmp_path, tokenizer))
-    long = [*BY_HAND, ("a b " * 20, "a", "z", "")]
     model.config = hf.GPT2Config(n_positions=32)
-    with pytest.raises(
-        ValueError, match=r"at most 32 tokens, the positions of the model, got 40 in pairs.tsv:9"
-    ):
-        attached(tmp_path, tokenizer, long).bind(model)
-    with pytest.raises(ValueError, match=r"a piece to predict, got none in pairs.tsv:9: set `start`"):
-        attached(tmp_path, tokenizer, [*BY_HAND, ("a b", "a", "z", "")], start="").bind(model)
-    t5 = hf.T5ForConditionalGeneration(
-        hf.T5Config(vocab_size=99, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    t5 = hf.T5Config(vocab_size=99, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    assert_refused(
+        lambda pair, of=model, **settings: attached(
+            tmp_path, tokenizer, [*BY_HAND, (*pair, "z", "")], **settings
+        ).bind(of),
+        ({"pair": ("a b " * 20, "a")}, "positions of the model, got 40 in pairs.tsv:9"),
+        ({"pair": ("a b", "a"), "start": ""}, "a token to predict, got none in pairs.tsv:9: set `start`"),
+        (
+            {"pair": ("a", "b"), "of": hf.T5ForConditionalGeneration(t5)},
+            "minimal_pairs: .* an encoder-decoder",
+        ),
     )
-    with pytest.raises(
-        ValueError, match="minimal_pairs: expected a causal or masked model, got an encoder-decoder"
-    ):
-        attached(tmp_path, tokenizer).bind(t5)
     attached(tmp_path, tokenizer, BY_HAND).bind(model)
     assert "got 2 of 7 that differ in unknown ones or not at all, such as pairs.tsv:6" in caplog.text
 

@@ -15,6 +15,7 @@ from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.runs.schema import select
 from tests.helpers.foreign_tokenizers import byte_level, trained
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.refusals import assert_refused
 
 NOUNS = ("cat", "dog", "lamp", "unbelievable")
 TEXTS = [
@@ -141,14 +142,8 @@ def test_words_of_a_masked_model_are_those_whose_pieces_are_all_masked(tmp_path)
     given[1, part], labels[1, part] = tokenizer.mask_token_id, ids[1, part]
     batch = {"input_ids": given, "attention_mask": torch.ones_like(given), "labels": labels}
     torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        intermediate_size=16,
-    )
-    model = hf.BertForMaskedLM(config).eval()
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(tokenizer), **sizes)).eval()
     _, table = observed(tmp_path, tokenizer, [batch], model, least_contexts=1)
     with torch.no_grad():
         log_p = model(input_ids=given, attention_mask=batch["attention_mask"]).logits.log_softmax(-1)
@@ -213,45 +208,22 @@ def test_lists_of_words(tmp_path, caplog):
 
 def test_what_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
-    for settings, message in (
+    assert_refused(
+        lambda **settings: words_model(tmp_path, **settings),
         ({"words": []}, "`words` has no words: name some"),
         ({"words": str(tmp_path / "empty.txt")}, "`words` has no words"),
         ({"words": "none.txt"}, "`words` is 'none.txt': expected a file"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            words_model(tmp_path, **settings)
+    )
     with pytest.raises(ValueError, match="requires the run's tokenizer"):
         Surprisals(probe=[{"input_ids": torch.ones(1, 4)}]).attach(Run(tmp_path, None))
     tokenizer = pieces()
-    observer = Surprisals(probe=rows_of(tokenizer, 8), frequency="train", **SMALL)
-    observer.attach(Run(tmp_path, tokenizer))
-    with pytest.raises(ValueError, match="`frequency: train` requires a tokenizer of whole words"):
-        observer.bind(gpt(tokenizer))
-    config = hf.T5Config(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        num_layers=1,
-        d_ff=16,
-        num_heads=2,
-        decoder_start_token_id=0,
-        pad_token_id=0,
-    )
-    observer = Surprisals(probe=rows_of(tokenizer, 8), **SMALL)
-    observer.attach(Run(tmp_path, tokenizer))
-    with pytest.raises(
-        ValueError, match="got an encoder-decoder, which predicts a text of its own: use LearningCurves"
+    sizes = {"d_model": 16, "num_layers": 1, "d_ff": 16, "num_heads": 2}
+    t5 = hf.T5Config(vocab_size=len(tokenizer), **sizes, decoder_start_token_id=0, pad_token_id=0)
+    for settings, model, message in (
+        ({"frequency": "train"}, gpt(tokenizer), "`frequency: train` requires a tokenizer of whole words"),
+        ({}, hf.T5ForConditionalGeneration(t5), "got an encoder-decoder, which predicts a text of its own"),
     ):
-        observer.bind(hf.T5ForConditionalGeneration(config))
-
-
-def test_figures(tmp_path):
-    tokenizer = pieces()
-    model, tables = gpt(tokenizer), []
-    observer, _ = observed(tmp_path, tokenizer, rows_of(tokenizer, 8), model)
-    for step in (0, 10, 100):
-        tables.append(observer.observe(model, step))
-        with torch.no_grad():
-            model.lm_head.weight.mul_(0.5)
-    table = pd.concat(tables, ignore_index=True)
-    assert set(Surprisals.figures(table, observer.settings)) == {"surprisal", "words"}
-    assert observer.is_scalar(table).sum() == 3 * 4
+        observer = Surprisals(probe=rows_of(tokenizer, 8), **SMALL, **settings)
+        observer.attach(Run(tmp_path, tokenizer))
+        with pytest.raises(ValueError, match=message):
+            observer.bind(model)

@@ -179,3 +179,13 @@ def test_objects_that_are_no_candidates(observer):
     tags = scalar_tags("", table[WorldKnowledge.is_scalar(table)])
     assert all(v == 1 for tag, v in tags.items() if "p_at_1" in tag)
     assert tags["/known"] == 22
+
+
+def test_the_table_has_the_facts_whose_answers_turn():
+    hits = [("a", "x", 0), ("a", "x", 1), ("b", "x", 1), ("b", "x", 1), ("c", "y", 1), ("c", "y", 0)]
+    rows = [(i % 2 * 5, "hit", relation, fact, f"p{i}", hit) for i, (fact, relation, hit) in enumerate(hits)]
+    columns = ["step", "quantity", "relation", "fact", "prediction", "value"]
+    table = WorldKnowledge.tables(pd.DataFrame(rows, columns=columns), {})["examples"]
+    assert table.to_numpy().tolist() == [["x", "a", "p0", "p1"], ["y", "c", "p4", "p5"]]
+    assert list(table) == ["relation", "fact", "0", "5"]
+    assert not WorldKnowledge.tables(pd.DataFrame(rows[2:4], columns=columns), {})

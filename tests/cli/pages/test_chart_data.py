@@ -61,11 +61,10 @@ def test_a_chart_holds_what_the_table_holds():
 
 def test_a_chart_is_bounded_and_says_what_it_lacks():
     rows = table(steps=250, heads=30)
-    data = chart_data("attention", rows, observed=9000, most=2000)
-    assert (data["steps"][0], data["steps"][-1], len(data["steps"])) == (0, 249, 100)
-    assert len(data["lines"]) * len(data["steps"]) <= 2000
+    data = chart_data("attention", rows, most=5000)
+    assert len(data["lines"]) * len(data["steps"]) <= 5000
     assert [data["levels"][0][code[0]] for code in data["lines"]].count("loss") == 1  # the coarsest stay
-    assert data["left"].startswith("The chart holds 20 of 61 curves")
+    assert data["left"].startswith("The chart contains 20 of 61 curves")
     assert chart_data("attention", rows)["left"] == ""  # the control
 
 
@@ -80,7 +79,7 @@ def test_the_declaration_is_that_of_the_closest_name():
     found = chart_data("similarity", rows, ends)["quantities"]
     assert [found[name]["meaning"] for name in ("cca_30", "cca_low")] == ["Of k.", "Lower end."]
     better = {one.label: one.better for one in final_numbers(rows, ends)}
-    assert better == {"cca low": "higher", "cca 30 (share)": ""}
+    assert better == {"CCA low": "higher", "CCA 30 (share)": ""}
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "\u2028", "&lt;"])
@@ -108,12 +107,9 @@ def test_final_numbers_have_their_intervals_and_directions():
     loss = Quantity("loss", "Mean loss.", unit="nats", better="lower")
     found = final_numbers(final(steps=[first, last]), [loss])
     assert [(one.label, one.of, one.first, one.last) for one in found] == [
-        ("loss (nats)", "", 8.0, 4.0), ("norm", "h2", None, 2.0), ("chance", "", 0.5, 0.5),
+        ("loss (nats)", "", 8.0, 4.0), ("chance", "", 0.5, 0.5), ("norm", "layer 2", None, 2.0),
     ]  # fmt: skip
-    assert [(one.low, one.high, one.kind) for one in found] == [
-        (3.0, 6.0, "interval"), (1.5, 2.5, "error"), (None, None, ""),
-    ]  # fmt: skip
-    assert found[0].better == "lower"
+    assert [(one.spread, one.better) for one in found] == [("[3, 6]", "lower"), ("", ""), ("± 0.5", "")]
 
 
 def test_a_first_observation_without_rows_has_no_numbers():
@@ -145,11 +141,28 @@ def test_what_was_trained_on_what(tmp_path):
     }  # fmt: skip
 
 
-def test_a_replay_has_the_parameters_of_its_model(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"model": {"class": "my.LSTM", "parameters": 12345}}))
+def test_steps_of_checkpoints_that_count_words_say_so(tmp_path):
+    assert known_facts(tmp_path, [DrawnSection(7), DrawnSection(10**7, unit="words")]) == {
+        "words": "10,000,000"
+    }
+    rows = pd.DataFrame(
+        {"step": [1, 9], "words_seen": [1, 9], "quantity": "loss", "site": "", "value": [8.0, 4.0]}
+    )
+    found = chart_data("curves", rows)
+    assert (found["unit"], found["words_seen"], found["tokens"]) == ("words", [1, 9], None)
+    unknown = rows.assign(words_seen=pd.array([None, 9], dtype="Int64"))
+    assert chart_data("curves", unknown)["unit"] == "updates"
+    later = chart_data("curves", rows.assign(words_seen=[30, 270]))
+    assert (later["unit"], later["words_seen"]) == ("updates", [30, 270])
+
+
+def test_a_replay_has_the_parameters_of_its_model_and_no_training_data(tmp_path):
+    about = {"model": {"class": "my.LSTM", "parameters": 12345}, "data": {"probe": {"class": "my.Text"}}}
+    (tmp_path / "run.json").write_text(json.dumps(about))
     session = {"began": "2026-01-02T00:00:00+00:00", "ended": "2026-01-02T00:03:00+00:00"}
     (tmp_path / "provenance.json").write_text(json.dumps({"sessions": [session], "claims": {}}))
-    assert known_facts(tmp_path, [])["parameters"] == "12,345"
+    facts = known_facts(tmp_path, [])
+    assert (facts["parameters"], facts["data"]) == ("12,345", "observed on Text")
 
 
 @pytest.mark.parametrize("content", ["{[", "[" * 100_000])

@@ -148,16 +148,16 @@ def test_what_two_have_made_is_stored_once(run, whole, tmp_path, caplog):
     there = ObservationStore(store(out).folder, about["observer"], about["settings"])
     before = there.path(2).read_bytes()
     assert not there.add(2, first)
-    assert "with other numbers" not in caplog.text
+    assert "different numbers" not in caplog.text
     assert not there.add(2, first.assign(value=first["value"] + 1))
-    assert "was written by another worker meanwhile, with other numbers" in caplog.text
+    assert "written meanwhile by another worker, whose different numbers are kept" in caplog.text
     assert there.path(2).read_bytes() == before
     there.path(2).unlink()
     add = ObservationStore.add
     twice = lambda self, *given: add(self, *given) and add(self, *given)  # noqa: E731
     with caplog.at_level("INFO"), mock.patch.object(ObservationStore, "add", twice):
         assert analyze(run, out=out) == 0
-    assert "0 observations made, 4 existed already, 1 were made by other workers" in caplog.text
+    assert "0 observations made, 4 existed already" in caplog.text
     same(out, whole)
 
 
@@ -170,6 +170,8 @@ def test_equal_weights_are_loaded_once_and_observed_twice(run, tmp_path):
     assert [call.args[2].name[5:14] for call in load.call_args_list] == [f"{s:09d}" for s in (0, 1, 2, 4)]
     table = store(tmp_path / "out").read().pivot_table(index="step", values="value", aggfunc="sum")["value"]
     assert table[2] == table[3] != table[4]
+    audit = pd.read_parquet(tmp_path / "out" / "weights_audit.parquet")
+    assert audit["flag"].tolist() == ["", "", "identical to step 3", "identical to step 2", ""]
 
 
 def test_a_folder_that_cannot_be_written_is_known_at_once(run):
@@ -198,7 +200,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(run, whole, tmp_path):
 
 
 def test_checkpoints_of_nan_are_recorded_and_the_others_observed(run, tmp_path, whole, warnings_of):
-    """Also from records of earlier versions, which stored NaN as null and no tensors."""
+    """Also from records of earlier versions, which lack the tensors, and are made anew."""
     shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
     for step in (1, 3):
         path = tmp_path / "checkpoints" / f"step={step:09d}.ckpt"

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -116,6 +115,3 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     assert not any("dropped" in text for text in texts)
     # the slow disk: its worker has made what it could in the time, and the others did not wait for it
     assert made[0] <= 2 * (1 + seconds / SLOW_S)
-    sys.stdout.write(
-        f"{N} checkpoints, {WORKERS} workers: {seconds:.0f} s; made by those that lived: {made}\n"
-    )

@@ -55,13 +55,11 @@ def saved(tmp_path, **changes):
         ({"model": {"clip": None}}, "model.clip: 0.25 before, None now"),
         ({"model": {"clip_norm": 3}}, "model.clip_norm: 2 before, 3 now"),
         ({"model": {"vocab_size": 40}}, ""),
-        ({"trainer": {"precision": 32}}, ""),
-        ({"trainer": {"precision": "32-true", "gradient_clip_val": 0.0, "limit_train_batches": 1.0}}, ""),
-        ({"trainer": {"limit_train_batches": 1}}, "trainer.limit_train_batches: 'all' before, 1 now"),
-        ({"trainer": {"overfit_batches": 2}}, "trainer.overfit_batches: 0.0 before, 2 now"),
+        ({"trainer": {"limit_train_batches": 1}}, "trainer.limit_train_batches: None before, 1 now"),
+        ({"trainer": {"overfit_batches": 2}}, "trainer.overfit_batches: None before, 2 now"),
     ],
 )
-def test_what_is_left_open_and_what_means_the_same(changes, said, tmp_path, caplog):
+def test_what_is_left_open(changes, said, tmp_path, caplog):
     check_resumed(*saved(tmp_path, **changes), {"clip": 0.25, "vocab_size": 40})
     assert [said in record.getMessage() for record in caplog.records] == ([True] if said else [])
 

@@ -15,13 +15,6 @@ from transformers import PreTrainedTokenizerFast
 from lmdyn.datamodules import ConlluCorpus, PretrainingCorpus, SpanCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora import encoding, tokenization
 from lmdyn.datamodules.corpora.conllu import read_conllu
-from lmdyn.datamodules.corpora.tokenization import (
-    encode_blocks,
-    plain_backend,
-    subword_tokenizer,
-    trained_here,
-    word_tokenizer,
-)
 from lmdyn.datamodules.pretraining.stream_reader import START
 from tests.helpers.foreign_tokenizers import CODE, KINDS, PROSE, trained
 
@@ -48,7 +41,7 @@ def tokens(corpus, split="train"):
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_of_a_file(kind, tmp_path):
     tokenizer = trained(kind)
-    assert not trained_here(tokenizer)
+    assert not tokenization.trained_here(tokenizer)
     texts = ["    the cat", "the  cat", "the\tcat", "return None\ndef save(x)"]
     for text in (CODE[:6000], PROSE.replace("=", "-"), *texts):
         assert tokens(corpus_of(tmp_path, tokenizer, text, eos=False)) == ids(tokenizer, text)
@@ -83,14 +76,14 @@ def test_a_text_that_begins_with_empty_lines_and_a_title(tmp_path):
 
 def test_who_trained_a_tokenizer():
     """One with the special tokens of lmdyn's, and of ALBERT's, is not lmdyn's for that reason alone."""
-    own = subword_tokenizer("unigram", {"the": 9, "cats": 9}, vocab_size=40)
-    assert trained_here(own)
+    own = tokenization.subword_tokenizer("unigram", {"the": 9, "cats": 9}, vocab_size=40)
+    assert tokenization.trained_here(own)
     own.backend_tokenizer.normalizer = normalizers.Lowercase()
-    assert not trained_here(own)
-    assert trained_here(word_tokenizer({"the": 2}))
+    assert not tokenization.trained_here(own)
+    assert tokenization.trained_here(tokenization.word_tokenizer({"the": 2}))
     other = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1}, "<unk>"))
     other.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    assert not trained_here(PreTrainedTokenizerFast(tokenizer_object=other, unk_token="<unk>"))
+    assert not tokenization.trained_here(PreTrainedTokenizerFast(tokenizer_object=other, unk_token="<unk>"))
 
 
 def test_articles_are_documents_and_only_they_end(tmp_path):
@@ -207,14 +200,14 @@ def cut_at_random(text, draw, least):
 def test_blocks_have_the_pieces_of_the_whole(kind, monkeypatch):
     """Cut anywhere, also within words and runs of white space; with so little context that bounds are refused."""
     draw = random.Random(0)
-    backend = plain_backend(trained(kind))
+    backend = tokenization.plain_backend(trained(kind))
     text = CODE[:12_000] + " " * 300 + "x" * 300 + "\n" * 200 + CODE[12_000:] + "日本 é" * 50
     whole = backend.encode(text, add_special_tokens=False)
     for context in (32, 256, 4096):
         monkeypatch.setattr(tokenization, "_CONTEXT", context)
         for _ in range(2):
             blocks = cut_at_random(text, draw, 2 * context)
-            found = list(encode_blocks(backend, blocks))
+            found = list(tokenization.encode_blocks(backend, blocks))
             assert len(found) == len(blocks)
             assert np.concatenate([piece for piece, _ in found]).tolist() == whole.ids
             before = np.cumsum([0, *map(len, blocks[:-1])])
@@ -227,7 +220,7 @@ def test_a_text_that_cannot_be_divided(monkeypatch):
     monkeypatch.setattr(tokenization, "_CONTEXT", 8)
     text = "abc" * 100
     unsplit = Tokenizer(models.WordLevel({text: 0, "[UNK]": 1}, "[UNK]"))
-    found = list(encode_blocks(unsplit, [text[i : i + 20] for i in range(0, 300, 20)]))
+    found = list(tokenization.encode_blocks(unsplit, [text[i : i + 20] for i in range(0, 300, 20)]))
     assert [ids.tolist() for ids, _ in found] == [[0], *([[]] * 14)]
 
 

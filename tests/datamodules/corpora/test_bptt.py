@@ -44,16 +44,10 @@ def naive_batches(tokens, labels, streams, width, rank, world, limit=None):
     batches = []
     for start in range(0, longest, width):
         window = [run[start : start + width] for run in padded]
-        batches.append(
-            {
-                "input_ids": [[p[0] for p in row] for row in window],
-                "labels": [[p[1] for p in row] for row in window],
-                "upos": [[p[2] for p in row] for row in window],
-                "target_upos": [[p[3] for p in row] for row in window],
-                "attention_mask": [[int(p[1] != -100) for p in row] for row in window],
-                "continues": [start > 0] * len(rows),
-            }
-        )
+        columns = enumerate(("input_ids", "labels", "upos", "target_upos"))
+        batch = {name: [[p[i] for p in row] for row in window] for i, name in columns}
+        batch["attention_mask"] = [[int(p[1] != -100) for p in row] for row in window]
+        batches.append({**batch, "continues": [start > 0] * len(rows)})
     return batches
 
 
@@ -170,9 +164,9 @@ def test_state(tmp_path):
     [
         ({"streams": 0}, "sizes of at least 1.*streams"),
         ({"sequence_length": 0}, "sizes of at least 1.*sequence_length"),
-        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"rank": 2, "world_size": 2}, "rank must be from 0 to 1, got 2"),
         ({"max_tokens": 0}, "sizes of at least 1.*max_tokens"),
-        ({"layers": ["xpos"]}, r"'xpos' is not in this split, which has \['upos', 'topic'\]"),
+        ({"layers": ["xpos"]}, r"'xpos' is not in this split, which has upos, topic"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):

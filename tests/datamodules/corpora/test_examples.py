@@ -11,14 +11,8 @@ def examples(n=50, seed=0):
     made = []
     for i in range(n):
         length, spans = int(random.integers(1, 30)), int(random.integers(0, 4))
-        made.append(
-            {
-                "input_ids": random.integers(5, 99, length),
-                "labels": random.integers(5, 99, length),
-                "spans": random.integers(0, length, (spans, 5)),
-                "label": np.array(i % 3),
-            }
-        )
+        ids = {name: random.integers(5, 99, length) for name in ("input_ids", "labels")}
+        made.append({**ids, "spans": random.integers(0, length, (spans, 5)), "label": np.array(i % 3)})
     return made
 
 

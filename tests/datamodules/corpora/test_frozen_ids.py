@@ -28,31 +28,19 @@ WORDS = """\
 
 
 RECORDED = {
-    "word, wikitext, True": "62842346b704",
-    "word, paragraphs, True": "6ddf6922924f",
-    "wordpiece, wikitext, True": "069b6275d4e6",
-    "wordpiece, paragraphs, True": "42eadbf451b4",
-    "unigram, wikitext, True": "7e17ce1fe77b",
-    "unigram, paragraphs, True": "3472623c2031",
-    "word, wikitext, False": "12c4b745d28b",
-    "word, paragraphs, False": "bfdd84229fab",
-    "wordpiece, wikitext, False": "167147b55867",
-    "wordpiece, paragraphs, False": "376f6ce57fab",
-    "unigram, wikitext, False": "587a08f29279",
-    "unigram, paragraphs, False": "c1003dcaf6f4",
-    "word, 0": ["1a722dca76d0"],
-    "word, 1": ["0dd6793865cb", "0dd6793865cb"],
-    "word, 2": ["00928c9e179a"],
-    "wordpiece, 0": ["e6f7ff49cbc8"],
-    "wordpiece, 1": ["488a57de18a8", "948f94353bd2"],
+    "word, wikitext, True": "62842346b704", "word, paragraphs, True": "6ddf6922924f",
+    "wordpiece, wikitext, True": "069b6275d4e6", "wordpiece, paragraphs, True": "42eadbf451b4",
+    "unigram, wikitext, True": "7e17ce1fe77b", "unigram, paragraphs, True": "3472623c2031",
+    "word, wikitext, False": "12c4b745d28b", "word, paragraphs, False": "bfdd84229fab",
+    "wordpiece, wikitext, False": "167147b55867", "wordpiece, paragraphs, False": "376f6ce57fab",
+    "unigram, wikitext, False": "587a08f29279", "unigram, paragraphs, False": "c1003dcaf6f4",
+    "word, 0": ["1a722dca76d0"], "word, 1": ["0dd6793865cb", "0dd6793865cb"], "word, 2": ["00928c9e179a"],
+    "wordpiece, 0": ["e6f7ff49cbc8"], "wordpiece, 1": ["488a57de18a8", "948f94353bd2"],
     "wordpiece, 2": ["0373647161a1"],
-    "dataset": "62842346b704",
-    "ConlluCorpus, True": "53737200a5af",
-    "GrammarCorpus, True": "7b1c4383ed5e",
-    "ConlluCorpus, False": "ae8b903aa83c",
-    "GrammarCorpus, False": "7710d8f699dc",
-    "stream": "49dd4a724eb0",
-}
+    "dataset": "62842346b704", "stream": "49dd4a724eb0",
+    "ConlluCorpus, True": "53737200a5af", "GrammarCorpus, True": "7b1c4383ed5e",
+    "ConlluCorpus, False": "ae8b903aa83c", "GrammarCorpus, False": "7710d8f699dc",
+}  # fmt: skip
 """Digests of what version 0.1 encoded."""
 
 

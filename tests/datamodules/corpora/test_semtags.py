@@ -72,18 +72,6 @@ def test_malformed(tmp_path, text, message):
         corpus.prepare_data()
 
 
-@pytest.mark.parametrize("missing", ["-", "_", ""])
-def test_spellings_of_a_missing_tag(tmp_path, missing):
-    """It was refused if empty, and a label of its own otherwise."""
-    text = HEAD + ROW + ROW.replace("GRE", missing).replace("Hi\t", "-\t", 1)
-    ((sentence,),) = read_pmb(write(tmp_path, text))
-    assert sentence.words == ("Hi", "-")
-    assert (sentence.semtag[1], sentence.semtag_coarse[1]) == (None, None)
-    assert sentence.semtag[0] == "GRE"
-    ((sentence,),) = read_pmb(write(tmp_path, HEAD + ROW.replace("GRE", missing)))
-    assert sentence.layers == ()
-
-
 @pytest.mark.realdata
 def test_parallel_meaning_bank():
     root = os.environ.get("LMDYN_DATA")

@@ -131,13 +131,8 @@ def test_agrees_with_a_naive_preparation(tmp_path, min_count, seed):
         return "\n".join(lines) + "\n"
 
     train, validation = text(25), text(15)
-    corpus = prepared(
-        tmp_path,
-        train=write(tmp_path, train, "train.txt"),
-        validation=write(tmp_path, validation, "valid.txt"),
-        layout="paragraphs",
-        min_count=min_count,
-    )
+    files = [write(tmp_path, content, f"{i}.txt") for i, content in enumerate((train, validation))]
+    corpus = prepared(tmp_path, train=files[0], validation=files[1], layout="paragraphs", min_count=min_count)
     for split, expected in zip(
         ("train", "validation"), naive_preparation(train, [validation], min_count), strict=True
     ):

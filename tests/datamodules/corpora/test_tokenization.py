@@ -9,21 +9,14 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lmdyn.datamodules.corpora import tokenization as T
 from lmdyn.datamodules.corpora.encoding import encode_documents
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
-from lmdyn.datamodules.corpora.tokenization import (
-    WordEncoder,
-    load_tokenizer,
-    punctuation_of,
-    subword_tokenizer,
-    tokenizer_digest,
-    word_tokenizer,
-)
 
 
 def test_one_id_a_word():
     counts = {"the": 5, "U.S.": 4, "'t": 4, "<unk>": 9, "x<unk>y": 3, "foo<eos>": 2, "naïve": 1, "[SEP]": 1}
-    tokenizer = word_tokenizer(counts)
+    tokenizer = T.word_tokenizer(counts)
     assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == [
         *("<pad>", "<unk>", "<eos>", "the", "'t", "U.S.", "x<unk>y", "foo<eos>", "[SEP]", "naïve")
     ]
@@ -36,27 +29,27 @@ def test_one_id_a_word():
 
 @pytest.mark.parametrize("load", [AutoTokenizer.from_pretrained, PreTrainedTokenizerFast.from_pretrained])
 def test_round_trip(tmp_path, load):
-    tokenizer = word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
+    tokenizer = T.word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
     tokenizer.save_pretrained(str(tmp_path))
     loaded = load(str(tmp_path))
     words = ["the", "U.S.", "x<unk>y", "<unk>", "z<eos>"]
     assert loaded(words, is_split_into_words=True)["input_ids"] == [3, 4, 5, 1, 1]
-    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
+    assert T.tokenizer_digest(loaded) == T.tokenizer_digest(tokenizer)
     loaded(["the", "the U.S."], padding=True, truncation=True, max_length=2)
-    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
-    assert tokenizer_digest(word_tokenizer({"the": 5})) != tokenizer_digest(tokenizer)
+    assert T.tokenizer_digest(loaded) == T.tokenizer_digest(tokenizer)
+    assert T.tokenizer_digest(T.word_tokenizer({"the": 5})) != T.tokenizer_digest(tokenizer)
 
 
 def test_load_tokenizer(tmp_path):
-    word_tokenizer({"the": 5}).save_pretrained(str(tmp_path / "saved"))
+    T.word_tokenizer({"the": 5}).save_pretrained(str(tmp_path / "saved"))
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[SEP]": 1, "a": 2}, "[UNK]"))
     wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", sep_token="[SEP]")
     wrapped.backend_tokenizer.save(str(tmp_path / "bare.json"))
-    assert load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
-    bare = load_tokenizer(str(tmp_path / "bare.json"))
+    assert T.load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
+    bare = T.load_tokenizer(str(tmp_path / "bare.json"))
     assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
     with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
-        load_tokenizer(str(tmp_path / "nothing"))
+        T.load_tokenizer(str(tmp_path / "nothing"))
 
 
 # ---------------------------------------------------------------- word pieces, trained on the spot
@@ -69,7 +62,7 @@ COUNTS = dict.fromkeys(
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_word_pieces_of_each_kind(kind, tmp_path):
-    tokenizer = subword_tokenizer(kind, COUNTS, vocab_size=60)
+    tokenizer = T.subword_tokenizer(kind, COUNTS, vocab_size=60)
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]) == [0, 1, 2, 3, 4]
     assert len(tokenizer) <= 60
     words = ["The", "cats", "<unk>", "elan", "zzz", "."]
@@ -84,8 +77,8 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
     assert pair["input_ids"].count(3) == 2
     assert set(pair["token_type_ids"]) == {0, 1}
     tokenizer.save_pretrained(str(tmp_path))
-    again = load_tokenizer(str(tmp_path))
-    assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
+    again = T.load_tokenizer(str(tmp_path))
+    assert T.tokenizer_digest(again) == T.tokenizer_digest(tokenizer)
     one, two = (t(words, is_split_into_words=True)["input_ids"] for t in (again, tokenizer))
     assert one == two
 
@@ -118,7 +111,7 @@ def trained(kind, text):
 @pytest.mark.parametrize("kind", ["unigram", "byte-level", "byte-level without a prefix"])
 @pytest.mark.parametrize(("text", "expected"), [(RAW, "attached"), (APART, "apart")])
 def test_how_full_stops_stand(kind, text, expected):
-    assert punctuation_of(trained(kind, text)) == expected
+    assert T.punctuation_of(trained(kind, text)) == expected
 
 
 def test_how_full_stops_stand_where_both_forms_are_in_the_vocabulary():
@@ -126,7 +119,7 @@ def test_how_full_stops_stand_where_both_forms_are_in_the_vocabulary():
         pieces = [("<unk>", 0.0), ("▁a", -2.0), ("▁.", with_space), (".", without)]
         tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        return punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+        return T.punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
     assert (of(-3.0, -9.0), of(-9.0, -3.0)) == ("apart", "attached")
 
@@ -146,9 +139,9 @@ def reading(kind):
     """A tokenizer of some kind that has read ``SENTENCES``."""
     text = [" ".join(words) for words in SENTENCES]
     if kind == "wordpiece":
-        return subword_tokenizer("wordpiece", Counter(" ".join(text).split()), 200)
+        return T.subword_tokenizer("wordpiece", Counter(" ".join(text).split()), 200)
     if kind == "metaspace":
-        return subword_tokenizer("unigram", Counter(" ".join(text).split()), 200)
+        return T.subword_tokenizer("unigram", Counter(" ".join(text).split()), 200)
     tokenizer = Tokenizer(models.BPE())
     if kind == "no dummy prefix":  # Gemma's
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
@@ -207,7 +200,7 @@ def test_other_tokenizers_encode_words_as_they_are(kind):
     letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     bare = {
         "letters": PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="[UNK]"),
-        "word": word_tokenizer({"cats": 2, "sat": 1}),
+        "word": T.word_tokenizer({"cats": 2, "sat": 1}),
         "unsplit": PreTrainedTokenizerFast(
             tokenizer_object=Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "cats": 2}, "[UNK]"))
         ),
@@ -216,7 +209,7 @@ def test_other_tokenizers_encode_words_as_they_are(kind):
         ),
     }
     tokenizer = bare[kind] if kind in bare else reading(kind)
-    encoder = WordEncoder(tokenizer)
+    encoder = T.WordEncoder(tokenizer)
     assert not encoder.spaced
     expected = tokenizer.backend_tokenizer.encode_batch(
         [list(words) for words in SENTENCES], is_pretokenized=True, add_special_tokens=False
@@ -237,13 +230,13 @@ def test_other_tokenizers_encode_words_as_they_are(kind):
     ],
 )
 def test_damaged_folders(tmp_path, file, old, new, message):
-    word_tokenizer({"the": 2, "cat": 1}).save_pretrained(str(tmp_path))
-    load_tokenizer(str(tmp_path))  # the control
+    T.word_tokenizer({"the": 2, "cat": 1}).save_pretrained(str(tmp_path))
+    T.load_tokenizer(str(tmp_path))  # the control
     text = (tmp_path / file).read_text(encoding="utf-8")
     assert old in text
     (tmp_path / file).write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as found:
-        load_tokenizer(str(tmp_path))
+        T.load_tokenizer(str(tmp_path))
     assert str(tmp_path) in str(found.value)
     assert "\n" not in str(found.value)
 
@@ -264,12 +257,12 @@ def test_normalizers_that_multiply_a_text(tmp_path, steps, growth):
     backend.normalizer = normalizers.Sequence(steps)
     backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=f"up to {growth} times as long, expected at most 1,000"):
-        load_tokenizer(str(tmp_path / "tokenizer.json"))
+        T.load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
 def test_code_of_a_tokenizer_is_not_run(tmp_path):
     """And nobody is asked on the terminal whether to run it."""
-    word_tokenizer({"the": 2}).save_pretrained(str(tmp_path))
+    T.word_tokenizer({"the": 2}).save_pretrained(str(tmp_path))
     path = tmp_path / "tokenizer_config.json"
     about = {
         **json.loads(path.read_text()),
@@ -279,5 +272,5 @@ def test_code_of_a_tokenizer_is_not_run(tmp_path):
     path.write_text(json.dumps(about))
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with contextlib.suppress(ValueError):
-        load_tokenizer(str(tmp_path))
+        T.load_tokenizer(str(tmp_path))
     assert not (tmp_path / "ran").exists()

@@ -201,15 +201,8 @@ def test_pieces_of_byte_level_tokenizers_are_those_of_raw_text(punctuation):
         "the capital of France is Paris .",
         "Berlin of Germany . Bonn",
     ]
-    tokenizer = byte_level(
-        texts,
-        400,
-        cls_token="<s>",
-        pad_token="<pad>",
-        sep_token="</s>",
-        unk_token="<unk>",
-        mask_token="<mask>",
-    )
+    special = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    tokenizer = byte_level(texts, 400, **{f"{name}_token": token for name, token in special.items()})
     ends = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     tokenizer.backend_tokenizer.post_processor = ends
 

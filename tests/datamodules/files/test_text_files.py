@@ -1,7 +1,5 @@
 """Lines and json of damaged or unusual files: read as they are, or refused with file and line."""
 
-import re
-
 import pytest
 
 from lmdyn.datamodules.files.text_files import expand_paths, read_json, read_json_lines, read_lines
@@ -24,16 +22,6 @@ def test_lines(tmp_path, monkeypatch):
         expand_paths("$NO_SUCH_VARIABLE/t.txt")
     with pytest.raises(FileNotFoundError, match="give the path of a file"):
         expand_paths(str(tmp_path))
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
-def test_the_command_for_another_encoding_names_it(tmp_path, encoding):
-    path = tmp_path / "t.txt"
-    path.write_text("café crème", encoding=encoding)
-    with pytest.raises(ValueError, match="not UTF-8") as refused:
-        list(read_lines(path))
-    named = re.search(r"iconv -f (\S+) -t UTF-8", str(refused.value))
-    assert path.read_text(encoding=named[1]) == "café crème"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -100,7 +100,7 @@ def test_equal_sentences_are_kept(tmp_path):
         ("x.jsonl", blimp("u", 0) + "\n" + blimp("", 1), "x.jsonl:2: expected a paradigm of the pair"),
         ("x.jsonl", blimp("u", 0) + "\n" + blimp("u", 0), "x.jsonl:2: expected each pair of a paradigm once"),
         ("x.jsonl", blimp("u", 0) + "\n{bad", "x.jsonl:2: expected JSON"),
-        ("x.jsonl", "[1]", "x.jsonl:1: expected an object with two sentences"),
+        ("x.jsonl", "[1]", "x.jsonl:1: expected an object with the columns of a row"),
         ("x.jsonl", blimp("u", 0, sentence_good=["the", "cat"]), "x.jsonl:1: expected text as the good of the pair"),
         ("x.jsonl", blimp("u", 0, sentence_bad=1), "x.jsonl:1: expected text as the bad of the pair, got '1'"),
         ("x.jsonl", blimp("u", 0, UID={"a": 1}), "x.jsonl:1: expected text as the paradigm of the pair"),
@@ -130,7 +130,7 @@ def test_what_cannot_be_read(tmp_path):
         read(tmp_path)
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.jsonl")
-    with pytest.raises(ValueError, match=r"columns must be names for some of"):
+    with pytest.raises(ValueError, match=r"columns must be names for"):
         PairFiles("x.jsonl", columns={"sentence": "x"})
     with pytest.raises(RuntimeError, match="call setup"):
         _ = PairFiles("x.jsonl").pairs

@@ -8,14 +8,8 @@ import pytest
 
 from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
+from lmdyn.datamodules.pretraining import text_rows as R
 from lmdyn.datamodules.pretraining.stream_reader import _Gatherer
-from lmdyn.datamodules.pretraining.text_rows import (
-    RowFormat,
-    RowMaker,
-    ordinary_ids,
-    row_generator,
-    special_ids,
-)
 from tests.datamodules.pretraining.test_pretraining import cache as cache
 from tests.datamodules.pretraining.test_pretraining import make
 
@@ -40,7 +34,7 @@ def expected_labels(ids, special, objective):
 @pytest.mark.parametrize("objective", DENSE)
 def test_every_label_is_the_input_it_should_be(objective, short_share, cache):
     data = make(cache, objective=objective, short_share=short_share)
-    special = set(special_ids(data.tokenizer, objective).values())
+    special = set(R.special_ids(data.tokenizer, objective).values())
     lengths = set()
     for split in ("train", "validation"):
         for batch in data.loader(split):
@@ -107,7 +101,7 @@ def stream(folder, objective, **settings):
 def test_streams_have_the_labels_of_a_corpus(objective, streamed):
     folder, texts = streamed
     data = stream(folder, objective)
-    special = set(special_ids(data.tokenizer, objective).values())
+    special = set(R.special_ids(data.tokenizer, objective).values())
     gatherer = _Gatherer(load_tokenizer(str(folder / "tokenizer")))
     for text in texts:
         gatherer.add(text)
@@ -126,12 +120,11 @@ def test_streams_have_the_labels_of_a_corpus(objective, streamed):
 @pytest.mark.parametrize("source", ["corpus", "stream"])
 def test_another_objective_is_other_data(source, cache, streamed):
     """Its fingerprint differs, and no run goes on with it."""
-    loaders = {
-        objective: (
-            make(cache, objective=objective) if source == "corpus" else stream(streamed[0], objective)
-        ).train_dataloader()
-        for objective in ("masked", *DENSE)
-    }
+
+    def data(objective):
+        return make(cache, objective=objective) if source == "corpus" else stream(streamed[0], objective)
+
+    loaders = {objective: data(objective).train_dataloader() for objective in ("masked", *DENSE)}
     if source == "corpus":
         assert len({loader.fingerprint for loader in loaders.values()}) == 3
         assert make(cache, objective="causal").train_dataloader().fingerprint == loaders["causal"].fingerprint
@@ -139,7 +132,7 @@ def test_another_objective_is_other_data(source, cache, streamed):
         next(iter(loader))
         state = loader.state_dict()
         for other in loaders:
-            again = make(cache, objective=other) if source == "corpus" else stream(streamed[0], other)
+            again = data(other)
             if other == name:
                 again.train_dataloader().load_state_dict(state)
             else:
@@ -151,16 +144,18 @@ def test_a_mask_token_is_for_masked_rows_only(streamed):
     tokenizer = load_tokenizer(str(streamed[0] / "tokenizer"))
     tokenizer.mask_token = None
     for objective in DENSE:
-        assert sorted(special_ids(tokenizer, objective)) == ["cls", "pad", "sep"]
-        maker = RowMaker(
-            RowFormat(8, objective=objective), special_ids(tokenizer, objective), ordinary_ids(tokenizer)
+        assert sorted(R.special_ids(tokenizer, objective)) == ["cls", "pad", "sep"]
+        maker = R.RowMaker(
+            R.RowFormat(8, objective=objective),
+            R.special_ids(tokenizer, objective),
+            R.ordinary_ids(tokenizer),
         )
         gatherer = _Gatherer(tokenizer)
         gatherer.add(streamed[1][0])
-        batch = maker.batch(gatherer.block(), np.array([0]), [row_generator(0)])
+        batch = maker.batch(gatherer.block(), np.array([0]), [R.row_generator(0)])
         assert int((batch["labels"] != -100).sum()) == 6
-    with pytest.raises(ValueError, match=r"'masked' requires a tokenizer with \['mask_token'\].*vocabulary"):
-        special_ids(tokenizer, "masked")
+    with pytest.raises(ValueError, match=r"'masked' requires a tokenizer with mask_token.*vocabulary"):
+        R.special_ids(tokenizer, "masked")
     tokenizer.sep_token = None
-    with pytest.raises(ValueError, match=r"'causal' requires a tokenizer with \['sep_token'\]"):
-        special_ids(tokenizer, "causal")
+    with pytest.raises(ValueError, match=r"'causal' requires a tokenizer with sep_token"):
+        R.special_ids(tokenizer, "causal")

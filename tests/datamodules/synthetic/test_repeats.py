@@ -31,9 +31,8 @@ def test_each_document_repeats_a_sequence_of_random_length_at_random_distance():
     assert max(lengths) <= 13  # a word more repeats by chance
     assert {6, 7, 8, 9, 10, 11, 12} <= set(lengths)
     assert len({distance for _, distance in found}) > 20
-    assert np.isclose(
-        np.bincount(text.ravel(), minlength=200).std(), math.sqrt(60), rtol=0.5
-    )  # uniform words
+    # uniform words
+    assert np.isclose(np.bincount(text.ravel(), minlength=200).std(), math.sqrt(60), rtol=0.5)
 
 
 def test_places_of_both_are_uniform():

@@ -120,13 +120,13 @@ def test_rows_that_qqp_itself_breaks_are_counted(tmp_path, caplog):
         ("CoLA", [ROWS["CoLA"][0], "gj04\t1\tno\n"], r"train\.tsv:2: expected 4 tab-separated columns, got 3"),
         ("SST-2", [*ROWS["SST-2"], "a\tb\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
         ("SST-2", [*ROWS["SST-2"], "\n", "the\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
-        ("SST-2", [*ROWS["SST-2"], "a\t3\n"], r"train\.tsv:4: expected a label of \['0', '1'\], got '3'"),
+        ("SST-2", [*ROWS["SST-2"], "a\t3\n"], r"train\.tsv:4: expected a label of 0, 1, got '3'"),
         ("SST-2", ["text\tlabel\n", "a\t1\n"], r"train\.tsv:1: expected .*not \['sentence'\] once"),
         ("STS-B", [*ROWS["STS-B"][:2], "0\t0\t0\t0\t0\t0\t0\ta\tb\thigh\n"], r"tsv:3: expected a score from 0 to 5"),
         ("QQP", [*ROWS["QQP"], "0\t1\t2\ta\tb\t1\textra\n"], r"tsv:5: expected 6 tab-separated columns"),
         ("CoLA", [], r"train\.tsv:1: expected rows of . columns, got none"),
         ("SST-2", [], r"train\.tsv:1: expected .*got '\[\]'"),
-        ("SST-2", ["sentence\tlabel\n"], r"train\.tsv:1: expected rows of . columns, got none: is the file complete"),
+        ("SST-2", ["sentence\tlabel\n"], r"train\.tsv:1: expected rows of . columns, got none: use the complete file"),
         ("SST-2", ["sentence\tlabel\nthe\0cat\t1\n"], r"train\.tsv:2: not text"),
     ],
 )  # fmt: skip
@@ -195,7 +195,7 @@ def test_windows_hold_the_answers(max_length):
         Question("b", "who left ?", CONTEXT, ()),
         Question("c", "who " * 90, CONTEXT, (("house .", CONTEXT.rindex("house .")),)),
     ]
-    encoder = PairEncoder(TOKENIZER, max_length, stride=6, max_question=8)
+    encoder = PairEncoder(TOKENIZER, max_length)
     encoded, cut = encoder.questions(questions)
     assert cut == (3 if max_length == 24 else 0)
     found = {0: [], 1: [], 2: []}
@@ -313,7 +313,7 @@ class Hub:
             Hub([{"sentence1": "a", "sentence2": "b", "label": -1}]),
             r"row 0: expected a label of .*, got '-1'",
         ),
-        (Hub([], ("test",)), r"no split 'train': it has \['test'\]"),
+        (Hub([], ("test",)), r"no split 'train': it has test"),
     ],
 )
 def test_a_hub_dataset_of_another_kind(monkeypatch, hub, message):

@@ -1,7 +1,6 @@
 """The modules that a model iterates: the layers of its core, in order, and how often they run."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ __all__ = [
     "Core",
     "RecurrentError",
     "core_of",
-    "order_of",
     "refuse_recurrent",
     "repeated_modules",
     "shortest_unit",
@@ -67,20 +65,6 @@ def core_of(order: list[str]) -> Core:
     if middle and len(unit) < len(middle) and len(middle) == len(again):
         return Core(tuple(unit), len(middle) // len(unit))
     return Core(tuple(order), 1)
-
-
-def order_of(module: nn.Module, layers: Mapping[str, nn.Module], run: Callable[[], Any]) -> list[str]:
-    """Return the paths of layers in the order in which a forward pass calls them."""
-    order: list[str] = []
-
-    def enter(path: str) -> Callable[..., None]:
-        return lambda *_: order.append(path)
-
-    with ExitStack() as stack, observing(module), torch.no_grad():
-        for path, layer in layers.items():
-            stack.callback(layer.register_forward_pre_hook(enter(path)).remove)
-        run()
-    return order
 
 
 def repeated_modules(

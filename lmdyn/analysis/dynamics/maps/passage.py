@@ -1,4 +1,4 @@
-"""Passages of a state through a module's forward: inserted at the end of one iteration, read at the next."""
+"""Passages of a state through a module's forward: inserted at the end of one layer, read at the end of another."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,95 +22,140 @@ class NoMapError(ValueError):
     """Raised if the computation between two states is not a map of the state; the message gives the reason."""
 
 
-class Call:
-    """A call of a layer: its token vectors and the name of their argument, its other arguments, and its output.
-
-    Attributes:
-        path: path of the layer.
-        given: all arguments.
-        x: the vectors (batch, tokens, hidden); None if the arguments contain none.
-        name: name of their argument; None for the first positional one.
-        args: further positional arguments.
-        kwargs: further arguments by name.
-        answer: output (batch, tokens, hidden), if the layer returned.
-    """
-
-    def __init__(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.path, self.given = path, (*args, *kwargs.values())
-        self.args, self.kwargs = args, dict(kwargs)
-        self.name: str | None = None
-        self.x: Tensor | None = None
-        self.answer: Tensor | None = None
-        if args and is_vectors(args[0]):
-            self.x, self.args = args[0].clone(), args[1:]
-            return
-        names = [name for name, value in kwargs.items() if is_vectors(value)]
-        if names and not args:
-            self.name = "hidden_states" if "hidden_states" in names else names[0]
-            self.x = self.kwargs.pop(self.name).clone()
-
-
 def is_vectors(value: Any) -> bool:
     """Return whether a value is token vectors (batch, tokens, hidden)."""
     return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
 
 
-@dataclass
+@dataclass(eq=False)
+class Call:
+    """A call of a module, with copies of its arguments and its output.
+
+    Attributes:
+        m: the module.
+        path: its path, if it is a layer.
+        args: its arguments.
+        kwargs: those by name.
+        output: its output; None if it did not return.
+    """
+
+    m: Module
+    path: str | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """All arguments."""
+        return *self.args, *self.kwargs.values()
+
+    @property
+    def x(self) -> Tensor | None:
+        """The vectors (batch, tokens, hidden) that are given: the first argument, or the first one by name."""
+        at = self._place()
+        return None if at is None else self.args[0] if at == 0 else self.kwargs[str(at)]
+
+    @property
+    def answer(self) -> Tensor | None:
+        """The first tensor of the output."""
+        return first_tensor(self.output)
+
+    def called_with(self, x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with other vectors."""
+        at = self._place()
+        return ((x, *self.args[1:]), self.kwargs) if at == 0 else (self.args, {**self.kwargs, str(at): x})
+
+    def _place(self) -> int | str | None:
+        if self.args:
+            return 0 if is_vectors(self.args[0]) else None
+        names = [name for name, value in self.kwargs.items() if is_vectors(value)]
+        return "hidden_states" if "hidden_states" in names else next(iter(names), None)
+
+
 class Recorded:
-    """Recording of a forward pass.
+    """Recording of a forward pass: the outermost modules that ran, up to the last required layer or to the end.
 
     Attributes:
         batch: input of the pass.
-        calls: calls of the layers, in order.
-        outputs: each outermost module that ran, with its output; those before the end of the first iteration, or all.
+        calls: their calls, in order.
+        layers: those of the layers.
         output: output of the module, if the pass was completed.
     """
 
-    batch: Mapping[str, Tensor]
-    calls: list[Call] = field(default_factory=list)
-    outputs: list[tuple[Module, Any]] = field(default_factory=list)
-    output: Any = None
-
-
-_Handler = Callable[["_Place", Callable[[], Any], tuple[Any, ...], Mapping[str, Any]], Any]
-"""Called instead of each outermost module, with a function that runs it and its arguments; returns its output."""
+    def __init__(self, batch: Mapping[str, Tensor], calls: list[Call], output: Any) -> None:
+        self.batch, self.calls, self.output = batch, calls, output
+        self.layers = [call for call in calls if call.path is not None]
 
 
 @dataclass
-class _Place:
-    """Where a pass is: the module that is called, its number among the calls, and how many layers have begun.
+class _Run:
+    """A pass: how many outermost modules, and layers among them, were called, and their calls from its entry on.
 
     Its methods stand in for modules. They are not functions within a function, which would be made in each pass.
+
+    Attributes:
+        path_of: path of each layer by its id.
+        until: ends the pass after this many calls of layers.
+        seen: a recording of at least the first layers, which answer from it up to the entry; None enters at once.
+        start: number of calls of layers before the entry.
+        x: the state at the entry.
     """
 
-    handle: _Handler
-    begin: Callable[[], None]
     path_of: Mapping[int, str]
-    m: Module | None = None
-    path: str | None = None
-    number: int = -1
+    until: int | None = None
+    seen: Recorded | None = None
+    start: int = 0
+    x: Tensor | None = None
+    calls: list[Call] = field(default_factory=list)
+    number: int = 0
     count: int = 0
     running: bool = False
 
     def whole(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the whole module: the pass begins."""
-        self.number, self.count = -1, 0
-        self.begin()
+        self.calls.clear()
+        self.number = self.count = 0
         return plain(*args, **kwargs)
 
     def part(self, m: Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an outermost module through the handler; modules within one that runs are called unchanged."""
+        """Call an outermost module, or answer for it; modules within one that runs are called unchanged."""
         if self.running:
             return plain(*args, **kwargs)
-        self.m, self.path, self.running = m, self.path_of.get(id(m)), True
-        self.number, self.count = self.number + 1, self.count + (self.path is not None)
+        self.running = True
         try:
-            return self.handle(self, partial(plain, *args, **kwargs), args, kwargs)
+            return self._answered(m, plain, args, kwargs)
         finally:
             self.running = False
 
-
-def _nothing() -> None: ...
+    def _answered(self, m: Module, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        path, number, begun = self.path_of.get(id(m)), self.number, self.count
+        self.number, self.count = number + 1, begun + (path is not None)
+        if self.seen is not None and (begun < self.start or self.count == 0):
+            # iterations beyond the recorded ones repeat its layers
+            calls = (
+                self.seen.calls[number:]
+                if path is None
+                else self.seen.layers[begun % len(self.seen.layers) :]
+            )
+            if not calls:
+                return plain(*args, **kwargs)
+            if calls[0].m is not m:
+                raise NoMapError(_OTHER_MODULES)
+            if self.x is not None and path is not None and self.count == self.start:
+                return with_first_tensor(calls[0].output, self.x.clone())
+            return _fresh(calls[0].output)
+        if self.seen is not None and self.until is None:  # the rest of the model, whose logits are large
+            return plain(*args, **kwargs)
+        call = Call(m, path, *_fresh((args, kwargs)))
+        self.calls.append(call)
+        if self.x is not None and begun == self.start == 0:
+            args, kwargs = call.called_with(self.x.clone())
+        output = plain(*args, **kwargs)
+        call.output = _fresh(output)
+        if path is not None and self.count == self.until:
+            raise StopForward
+        return output
 
 
 class Passage:
@@ -145,86 +190,39 @@ class Passage:
             batch: tensors by name.
             until: stop after this many calls of layers; None runs to the end.
         """
-        seen = Recorded(batch)
-
-        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-            assert at.m is not None
-            if at.path is not None:
-                seen.calls.append(Call(at.path, args, kwargs))
-            output = run()
-            seen.outputs.append((at.m, _fresh(output)))
-            if at.path is not None:
-                tensor = first_tensor(output)
-                seen.calls[-1].answer = None if tensor is None else tensor.clone()
-                if at.count == until:
-                    raise StopForward
-            return output
-
-        def begin() -> None:
-            seen.calls.clear()
-            seen.outputs.clear()
-
+        run = _Run(self._path_of, until)
         with self._observed():
-            seen.output = self._run(batch, handle, begin)
-        return seen
+            output = self._run(batch, run)
+        return Recorded(batch, run.calls, output)
 
-    def through(self, seen: Recorded, x: Tensor, unit: int) -> Tensor:
-        """Return the state at the end of the second iteration, if it is ``x`` at the end of the first one.
+    def after(self, seen: Recorded, x: Tensor, start: int, until: int) -> list[Call]:
+        """Return the calls from a state on; the last one is that of the layer at which the pass ends.
 
         Args:
-            seen: recording of this batch, of at least the first iteration.
-            x: (batch, tokens, hidden).
-            unit: number of calls of layers in an iteration.
+            seen: recording of this batch, of at least the first ``start`` calls of layers.
+            x: (batch, tokens, hidden), the state after these; for 0, the input of the first layer.
+            start: number of calls of layers before the state.
+            until: number of calls of layers before the end.
 
         Raises:
             NoMapError: if other modules run than in the recording.
         """
-        found: list[Any] = []
-        self._run(seen.batch, partial(_between, seen, x, unit, found, None))
-        if not found or found[0] is None:
+        run = _Run(self._path_of, until, seen, start, x)
+        self._run(seen.batch, run)
+        if run.count < until:
             raise NoMapError(_OTHER_MODULES)
-        state: Tensor = found[0]
-        return state
+        return run.calls
 
-    def entering(self, seen: Recorded, x: Tensor, unit: int) -> list[tuple[Module, tuple[Any, ...]]]:
-        """Return the modules that are called before :meth:`through` meets a layer, and it, with their arguments.
-
-        Args:
-            seen: recording of this batch, of at least the first iteration.
-            x: the state at the end of the first iteration.
-            unit: number of calls of layers in an iteration; 0 for the calls before the first iteration.
-        """
-        calls: list[tuple[Module, tuple[Any, ...]]] = []
-        with self._observed():
-            self._run(seen.batch, partial(_between, seen, x, unit, [], calls))
-        return calls
-
-    def finish(self, seen: Recorded, x: Tensor, unit: int, n: int, *, changed: bool = False) -> Any:
-        """Return the output of the module if the state at the end of the last of n iterations is ``x``.
+    def finish(self, seen: Recorded, x: Tensor, start: int) -> Any:
+        """Return the output of the module if ``x`` is the state after ``start`` calls of layers.
 
         Args:
-            seen: recording of this batch, at least the first iteration, whose outputs replace those of all except the
-                last.
+            seen: recording of this batch, at least the first iteration, whose outputs replace those of all later ones.
             x: (batch, tokens, hidden).
-            unit: number of calls of layers in an iteration.
-            n: number of iterations.
-            changed: change the outputs of the first iteration before the last iteration.
+            start: number of calls of layers.
         """
-        layers = [output for m, output in seen.outputs if id(m) in self._path_of]
-
-        def handle(at: _Place, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-            if at.path is not None:
-                output = layers[(at.count - 1) % len(layers)]
-                if at.count == unit * n:
-                    return with_first_tensor(output, x.clone())
-                tensor = first_tensor(output) if changed else None
-                return _fresh(output) if tensor is None else with_first_tensor(output, 1.5 * tensor + 0.5)
-            if at.count == 0 and at.number < len(seen.outputs) and seen.outputs[at.number][0] is at.m:
-                return _fresh(seen.outputs[at.number][1])
-            return run()
-
         with self._observed():
-            return self._run(seen.batch, handle)
+            return self._run(seen.batch, _Run(self._path_of, None, seen, start, x))
 
     @contextmanager
     def _observed(self) -> Iterator[None]:
@@ -232,55 +230,20 @@ class Passage:
             torch.manual_seed(self._seed)
             yield
 
-    def _run(
-        self,
-        batch: Mapping[str, Tensor],
-        handle: _Handler,
-        begin: Callable[[], None] = _nothing,
-    ) -> Any:
-        """Return the module's output, or None if the handler ended the pass.
+    def _run(self, batch: Mapping[str, Tensor], run: _Run) -> Any:
+        """Return the module's output, or None if the pass was ended.
 
         The module may be called again, with labels, to obtain all logits: then the pass begins anew.
         """
-        at = _Place(handle, begin, self._path_of)
         with ExitStack() as stack:
             for m in self._outer:
-                _stand_in(stack, m, partial(at.part, m, m.forward))
+                _stand_in(stack, m, partial(run.part, m, m.forward))
             if self._called is not None:
-                _stand_in(stack, self._called, partial(at.whole, self._called.forward))
+                _stand_in(stack, self._called, partial(run.whole, self._called.forward))
             try:
                 return call_module(self.module, batch, forward=self._forward)
             except StopForward:
                 return None
-
-
-def _between(
-    seen: Recorded,
-    x: Tensor,
-    unit: int,
-    found: list[Any],
-    calls: list[Any] | None,
-    at: _Place,
-    run: Callable[[], Any],
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    """Answer from the recording up to the end of an iteration, whose state is ``x``; find the next one."""
-    ends = at.count == unit and at.path is not None
-    if at.count < unit or ends:
-        known, output = seen.outputs[at.number]
-        if known is not at.m:
-            raise NoMapError(_OTHER_MODULES)
-        return with_first_tensor(output, x.clone()) if ends else _fresh(output)
-    if calls is not None:
-        calls.append((at.m, _fresh((*args, *kwargs.values()))))
-        if at.path is not None:
-            raise StopForward
-    output = run()
-    if at.path is not None and at.count == 2 * unit:
-        found.append(first_tensor(output))
-        raise StopForward
-    return output
 
 
 _OTHER_MODULES = "which modules the model runs depends on the state: let it run a fixed number of iterations"
@@ -309,5 +272,5 @@ def _outermost(m: Module, layers: set[int], done: set[int] | None = None) -> Ite
 
 
 def _fresh(value: Any) -> Any:
-    """Return the output of a module with copies of its tensors, because the model may write into them."""
+    """Return arguments or an output with copies of their tensors, because the model may write into them."""
     return tree_map_only(Tensor, Tensor.clone, value)

@@ -20,8 +20,12 @@ def tokens_of(batch: Mapping[str, Tensor]) -> int | None:
         >>> tokens_of({"input_ids": torch.ones(2, 3)})
         3
     """
-    first = batch.get("input_ids", next((t for t in batch.values() if t.ndim > 1), None))
-    return None if first is None or first.ndim < 2 else first.shape[1]
+    name = _name_of(batch)
+    return None if name is None or batch[name].ndim < 2 else batch[name].shape[1]
+
+
+def _name_of(batch: Mapping[str, Tensor]) -> str | None:
+    return "input_ids" if "input_ids" in batch else next((n for n, t in batch.items() if t.ndim > 1), None)
 
 
 def repeated(batch: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
@@ -74,22 +78,19 @@ def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> li
         [[[5, 6]], [[5, 5]], [[4, 5]], [[6, 5]], [[5, 0]]]
     """
     rows = [rows_at(batch, slice(i, i + 1)) for i in range(min(_ROWS, rows_of(batch)))]
-    name = "input_ids" if "input_ids" in batch else next((n for n, t in batch.items() if t.ndim > 1), None)
+    name = _name_of(batch)
     if name is None or not rows:
         return rows
     ids = rows[0][name]
-    changed = [ids + 1, ids.flip(1)]
-    if not ids.is_floating_point():
-        changed = [
-            ids[:, :1].expand_as(ids).contiguous(),
-            torch.where(ids > 1, ids - 1, ids + 1),  # avoids 0, which is often padding
-            ids.flip(1),
-            # in the middle: at the ends of a text, transformers warn of padding
-            *(
-                ids.index_fill(1, torch.tensor([ids.shape[1] // 2]).to(ids.device), i)
-                for i in sorted({*padding})
-            ),
-        ]
+    middle = torch.tensor([ids.shape[1] // 2]).to(
+        ids.device
+    )  # at the ends of a text, transformers warn of padding
+    changed = [
+        ids[:, :1].expand_as(ids).contiguous(),
+        torch.where(ids > 1, ids - 1, ids + 1),  # avoids 0, which is often padding
+        ids.flip(1),
+        *(ids.index_fill(1, middle, i) for i in sorted({*padding})),
+    ]
     mask = {n: t for n, t in rows[0].items() if n == "attention_mask"}
     return [{**row, **mask} for row in rows] + [{**rows[0], name: t} for t in changed]
 

@@ -7,33 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
-from numpy.typing import ArrayLike, NDArray
-
-from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
-
-Array = NDArray[np.float64]
-
-
-def error_band(values: ArrayLike, errors: ArrayLike, scale: str = "plain") -> tuple[Array, Array]:
-    """Return the ends of two standard errors to both sides, on a scale on which they stay within the numbers' range.
-
-    Args:
-        values: (n,) numbers within the range.
-        errors: (n,) their standard errors; NaN if there is none.
-        scale: see :func:`~lmdyn.analysis.statistics.scales.to_scale`; ``fisher`` for correlations.
-
-    Example:
-        >>> low, high = error_band([0.0, 0.9, 1.0], [0.1, 0.1, 0.1], "fisher")
-        >>> low.round(2).tolist(), high.round(2).tolist()
-        ([-0.2, 0.4, 1.0], [0.2, 0.99, 1.0])
-    """
-    ends = []
-    for value, error in zip(np.asarray(values, dtype=float), np.asarray(errors, dtype=float), strict=True):
-        at, width = to_scale(value, scale), 2 * error_on_scale(value, error, scale)
-        at_end = np.isinf(at)  # of the range, at which the scale is not defined
-        ends.append([value if at_end else from_scale(at + side * width, scale) for side in (-1, 1)])
-    low, high = np.array(ends).reshape(-1, 2).T
-    return low, high
+from numpy.typing import ArrayLike
 
 
 def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, **look: Any) -> None:
@@ -56,10 +30,10 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
 
     Args:
         axes: axes to draw in.
-        points: x, y, label and colour of each, in descending order of priority.
+        points: x, y, label and colour of each, in descending order of priority; white space is quoted.
         fontsize: font size of all labels.
     """
-    points = list(points)
+    points = [(x, y, label if label.strip() else repr(label), colour) for x, y, label, colour in points]
     figure: Any = axes.get_figure(root=True)
     if figure.get_layout_engine() is not None:  # else the layout is known
         figure.draw_without_rendering()

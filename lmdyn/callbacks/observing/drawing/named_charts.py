@@ -66,20 +66,10 @@ def named_charts(scalars: DataFrame, recorded: Sequence[Quantity]) -> Iterator[N
     names = [str(name) for name in scalars["quantity"].unique() if name != "learning_rate"]
     companions = {f"{name}{end}" for name in names for end in ENDS}
     known = {name: declared(recorded, name) for name in names if name not in companions}
-    places = {q.name: i for i, q in enumerate(recorded)}
-
-    def place(name: str) -> tuple[bool, bool, int]:
-        of = known[name]
-        declares = next((q for q in recorded if of and of.meaning == q.meaning), None)
-        return (
-            not (of and of.headline),
-            not (of and of.panel),
-            places[declares.name] if declares else len(places),
-        )
-
-    for name in sorted(known, key=place):
+    meanings = [q.meaning for q in sorted(recorded, key=lambda q: (not q.headline, not q.panel))]
+    places = {name: meanings.index(of.meaning) if of else len(meanings) for name, of in known.items()}
+    for name, of in sorted(known.items(), key=lambda found: places[found[0]]):
         rows = select(scalars, quantity=name)
-        of = known[name]
         restricted = rows
         for column, value in of.where if of else ():
             if column in restricted:

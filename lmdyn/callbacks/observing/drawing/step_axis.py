@@ -1,10 +1,27 @@
 """The axis of training steps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame
+
+from lmdyn.runs.schema import step_unit
+
+_unit = ContextVar("_unit", default="updates")
+
+
+@contextmanager
+def unit_of(observations: DataFrame) -> Iterator[None]:
+    """Label the axes of training steps by what the steps of these observations count."""
+    before = _unit.set(step_unit(observations))
+    try:
+        yield
+    finally:
+        _unit.reset(before)
 
 
 def set_step_axis(axes: Axes, steps: Iterable[int]) -> None:
@@ -14,7 +31,7 @@ def set_step_axis(axes: Axes, steps: Iterable[int]) -> None:
         axes: axes with this x axis.
         steps: drawn steps, in any order.
     """
-    axes.set_xlabel("training step (optimizer updates)")
+    axes.set_xlabel(f"training step ({'optimizer updates' if _unit.get() == 'updates' else _unit.get()})")
     different = sorted(set(steps))
     if len(different) == 1:
         axes.set_xticks(different)

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,28 +15,13 @@ import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
 from lmdyn.callbacks.training.lightning_internals import hidden_from, logged_name, shown_points
-from lmdyn.runs.schema import Quantity, declarations, group_columns, is_number_column
-from lmdyn.runs.store import ObservationStore
+from lmdyn.runs.schema import Quantity, declarations, is_number_column
 
 _MOST_CHARTS = 12  # of an observer; the rest is behind a prefix
 _LONGEST = 80  # bytes of a folder's name
 _MOST_LINES = 24  # of a chart
 _SUFFIX = ".lmdyn"
 _Values = dict[str, float]
-
-
-class Charted(Protocol):
-    """An observer, as far as its charts need it."""
-
-    name: str
-
-    @property
-    def store(self) -> ObservationStore:
-        """Storage of its observations."""
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return which rows are sent to the loggers as scalars."""
 
 
 def charted(
@@ -111,25 +96,24 @@ class Lines:
                 self._append(line, _start(hidden[0]))
 
     def read(
-        self, observer: Charted, scalars: pd.DataFrame
+        self, observer: Any, scalars: pd.DataFrame
     ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """Return the values of the run itself, and of the lines of each chart."""
         recorded = declarations(observer)
         charts = self._charts.get(observer.name)
         if charts is None:  # the charts of a continued run are those that it began with
             charts = self._charts[observer.name] = set()
-            steps = observer.store.steps()
+            steps = [s for s in observer.store.steps() if s not in set(scalars["step"])]  # stored before
             for earlier in dict.fromkeys([*steps[:2], *steps[-1:]]):
                 table = observer.store.read(steps=frozenset([earlier]))
                 charted(observer.name, recorded, table[observer.is_scalar(table)], charts)
-        if any(is_number_column(scalars[column]) for column in group_columns(scalars)):  # may be averaged
-            return charted(observer.name, recorded, scalars, charts)
         # where each row is shown depends on its names only, and most observations have the same rows
         values = scalars["value"].to_numpy(dtype=float)
         names = scalars.drop(columns=["step", "tokens", "value"], errors="ignore").reset_index(drop=True)
         known = self._places.get(observer.name)
         if known is None or not names.equals(known[0]):
-            if names.fillna("").duplicated().any():  # the mean of rows of one name is shown
+            texts = names[[c for c in names if not is_number_column(names[c])]]
+            if texts.fillna("").duplicated().any():  # the mean of rows that differ in numbers is shown
                 return charted(observer.name, recorded, scalars, charts)
             rows = scalars.assign(value=np.arange(len(names), dtype=float))
             known = self._places[observer.name] = names, charted(observer.name, recorded, rows, charts)

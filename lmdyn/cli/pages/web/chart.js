@@ -5,6 +5,7 @@
     light: ["#0072b2", "#d55e00", "#00875f", "#b0508c", "#8a6d00", "#2b95cf", "#5b4bb5", "#5f6b76"],
     dark: ["#56b4e9", "#ff8f4d", "#2fcf9f", "#ea9bcb", "#e6c229", "#8fd0ff", "#b5a8ff", "#b9c2cc"],
   };
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const MOST_LINES = 8; // shown at first: as many as there are colours
   const LARGEST = 1e300; // drawn: differences of larger numbers are infinite
   const unique = (values) => [...new Set(values)];
@@ -36,7 +37,8 @@
     const there = elements.filter(([element]) => element); // others recorded no scalars
     const parts = there.map(([element, of]) => ({ ...JSON.parse(element.textContent), ...of }));
     data.columns = unique(parts.flatMap((part) => part.columns.slice(1)));
-    for (const { run, condition, independent, steps, tokens, ...part } of parts) {
+    for (const { run, condition, independent, steps, tokens, words_seen, ...part } of parts) {
+      data.unit = [part.unit, undefined].includes(data.unit) ? part.unit : "updates, or words";
       data.observer = part.observer;
       if (part.begin.quantity) data.begin = part.begin;
       part.columns.slice(1).forEach((name, c) => {
@@ -52,7 +54,7 @@
         const levels = new Map(part.columns.map((name, c) => [name, part.levels[c][codes[c]]]));
         const of = new Map(data.columns.map((name) => [name, levels.get(name) ?? ""]));
         const quantity = part.levels[0][codes[0]];
-        data.lines.push({ of, quantity, run, condition, independent, steps, tokens, values: part.values[i] });
+        data.lines.push({ of, quantity, run, condition, independent, steps, tokens, words: words_seen, values: part.values[i] });
       });
     }
     const companion = (name) => /_(error|low|high)$/.test(name) && data.quantities.has(name.replace(/_[a-z]+$/, ""));
@@ -134,8 +136,10 @@
       const steps = group[0].steps.filter((step) => at.every((values) => known(values.get(step))));
       if (group.length === 1 || !steps.length) return group;
       const all = steps.map((step) => at.map((values) => values.get(step)));
-      const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line.tokens?.[i]])));
-      const tokens = steps.map((step) => mean(counted.map((of) => of.get(step))));
+      const amounts = (name) => {
+        const counted = group.map((line) => new Map(line.steps.map((step, i) => [step, line[name]?.[i]])));
+        return steps.map((step) => mean(counted.map((of) => of.get(step))));
+      };
       const half = all.map(halfWidth);
       const what = group.length === 2 ? "between the two runs; an interval needs three" : `95 % interval of the mean of ${group.length} runs (Student's t)`;
       const moved = (sign) => all.map((v, i) => within(mean(v) + sign * half[i], group[0], data));
@@ -143,7 +147,7 @@
       const each = group.map((_, i) => all.map((v) => v[i]));
       const { condition } = group[0];
       const run = group.length < data.sizes.get(condition) ? `${condition}, here of ${group.length}` : condition;
-      return { ...group[0], run, steps, tokens, values: all.map(mean), band, each };
+      return { ...group[0], run, steps, tokens: amounts("tokens"), words: amounts("words"), values: all.map(mean), band, each };
     });
   };
 
@@ -152,7 +156,7 @@
   class Chart {
     constructor(root, data) {
       const begin = data.quantities.has(data.begin.quantity) ? data.begin : { quantity: data.names[0], filters: {} };
-      Object.assign(this, { root, data, filters: new Map(Object.entries(begin.filters)), hidden: new Set() });
+      Object.assign(this, { root, data, filters: new Map(Object.entries(begin.filters)) });
       const runs = unique(data.lines.map((line) => line.run));
       const steps = unique(data.lines.flatMap((line) => line.steps));
       const early = steps.filter((step) => step < ends(steps)[1] / 10).length; // close together at first
@@ -165,17 +169,15 @@
       root.textContent = "";
       this.heading = part("p", { class: "axis" });
       this.plot = part("div", { class: "plot", role: "img" });
-      this.when = part("p", { class: "when", role: "status" });
-      this.legend = part("div", { class: "legend", role: "group", "aria-label": "lines" });
       this.note = part("p", { class: "note" });
       const choices = part("details", { class: "choices" });
       this.controls = make("div", { class: "controls" });
-      const button = make("button", { type: "button" }, "Download as CSV");
-      button.addEventListener("click", () => this.csv());
-      choices.append(make("summary", {}, "Choose what is drawn"), this.controls, button);
+      choices.append(make("summary", {}, "Choose what is drawn"), this.controls);
       this.render();
       new ResizeObserver(() => this.drawn?.setSize(this.size())).observe(this.plot);
-      document.addEventListener("themechange", () => this.draw());
+      window.addEventListener("beforeprint", () => this.draw(false));
+      window.addEventListener("afterprint", () => this.draw());
+      dark.addEventListener("change", () => this.draw());
     }
 
     choice(name, label, options, value, change) {
@@ -229,8 +231,9 @@
         this.choice("runs", "runs", options, state.runs, set("runs"));
         if (state.runs.startsWith("=")) lines = lines.filter((line) => `=${line.run}` === state.runs);
       }
-      if (data.lines.some((line) => line.tokens?.some((n) => n > 0)))
-        this.choice("x", "over", [["step", "updates"], ["tokens", "tokens"]], state.x, set("x"));
+      const over = ["tokens", "words"].filter((name) => data.lines.some((line) => line[name]?.some((n) => n > 0)));
+      const amounts = over.filter((name) => name !== data.unit).map((name) => [name, name]);
+      if (amounts.length) this.choice("x", "over", [["step", data.unit], ...amounts], state.x, set("x"));
       this.choice("scale", "spacing", [["linear", "linear"], ["log", "logarithmic"]], state.scale, set("scale"));
       return state.runs === "mean" ? averaged(lines, data) : lines;
     }
@@ -256,7 +259,7 @@
         const most = [...this.lines].sort((a, b) => moved(b) - moved(a));
         this.lines = [...most.slice(0, MOST_LINES).sort((a, b) => last(b) - last(a)), ...most.slice(MOST_LINES)];
       }
-      this.hidden = new Set(this.lines.slice(MOST_LINES).map((line) => line.name));
+      for (const line of this.lines.slice(MOST_LINES)) line.hidden = true;
       this.heading.textContent = better ? `${words}, ${better} is better` : words;
       this.heading.title = `${state.quantity}: ${meaning}`;
       this.draw();
@@ -266,28 +269,34 @@
       return { width: Math.max(this.plot.clientWidth, 200), height: 260 };
     }
 
-    draw() {
-      const theme = document.documentElement.dataset.shown === "dark" ? "dark" : "light";
-      const [ink, grid] = [getComputedStyle(this.note).color, getComputedStyle(this.root).borderTopColor];
-      const series = [{}];
+    draw(inDark = dark.matches) {
+      const colours = inDark ? COLOURS.dark : COLOURS.light;
+      const [ink, grid] = inDark ? ["#a3abb5", "#363d47"] : ["#57606a", "#d8dee4"];
+      const amount = this.state.x; // step, tokens or words
+      const series = [{ label: amount, value: (_, x) => (known(x) ? x.toLocaleString("en") : "") }];
       const bands = [];
+      const reading = (line) => (plot, v, _, at) => {
+        const [high, low] = line.band ? [1, 2].map((k) => plot.data[line.series + k][at]) : [];
+        return known(v) ? `${shortValue(v)}${known(low) ? ` [${shortValue(low)}, ${shortValue(high)}]` : ""}` : "";
+      };
       const tables = this.lines.map((line, i) => {
-        const x = this.state.x === "tokens" ? line.tokens ?? [] : line.steps;
+        const x = amount === "step" ? line.steps : line[amount] ?? [];
         const rows = x.map((_, at) => at).filter((at) => known(x[at])).sort((a, b) => x[a] - x[b]);
         const columns = [line.values, ...(line.band ? [line.band.high, line.band.low] : []), ...(line.each ?? [])];
-        const colour = COLOURS[theme][i % MOST_LINES];
-        const show = !this.hidden.has(line.name);
-        const over = this.lines.slice(0, i).some((one) => !this.hidden.has(one.name) && coincide(one, line));
+        const colour = colours[i % MOST_LINES];
+        const show = !line.hidden;
+        const over = this.lines.slice(0, i).some((one) => !one.hidden && coincide(one, line));
         const dash = over ? [6, 6] : i % MOST_LINES < 4 ? undefined : [7, 3]; // lines differ without colour too
         line.series = series.length;
-        [line.colour, line.dashed] = [colour, Boolean(dash)];
-        series.push({ label: line.name, stroke: colour, width: 2, dash, spanGaps: true, show, points: { fill: colour } });
+        const label = make("span", { title: line.raw }, line.name);
+        series.push({ label, stroke: colour, width: 2, dash, spanGaps: true, show, points: { fill: colour }, value: reading(line) });
+        const along = { class: "along", points: { show: false }, spanGaps: true, show }; // not in the legend
         if (line.band) {
           bands.push({ series: [series.length, series.length + 1], fill: `${colour}${this.lines.length > 4 ? "16" : "30"}` });
-          const end = { stroke: "transparent", points: { show: false }, spanGaps: true, show };
-          series.push({ ...end }, { ...end });
+          for (const _ of "hl") series.push({ ...along, stroke: "transparent" });
         }
-        for (const _ of line.each ?? []) series.push({ stroke: `${colour}90`, width: 0.7, points: { show: false }, spanGaps: true, show });
+        for (const _ of line.each ?? []) series.push({ ...along, stroke: `${colour}90`, width: 0.7 });
+        line.along = series.length;
         return [rows.map((at) => x[at]), ...columns.map((column) => rows.map((at) => clipped(column[at])))];
       });
       const joined = tables.length ? uPlot.join(tables) : [[]];
@@ -295,24 +304,26 @@
       const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
       const count = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
       const numbers = (format) => (_, ticks) => ticks.map((tick) => (known(tick) ? format(tick) : ""));
+      const markers = {
+        dash: (_, i) => (series[i].dash ? "dashed" : "solid"), fill: (_, i) => (series[i].dash ? "transparent" : series[i].stroke),
+      };
       const spacing = this.state.scale === "log" && positive.length ? { distr: 4, asinh: positive[0] } : { distr: 1 };
       this.drawn?.destroy();
       this.plot.textContent = "";
       this.plot.setAttribute("aria-label", `${this.data.observer}: ${this.heading.textContent}`);
       this.drawn = new uPlot({
-        ...this.size(), series, bands, legend: { show: false }, cursor: { drag: { x: true, y: false }, y: false },
+        ...this.size(), series, bands, legend: { markers }, cursor: { drag: { x: true, y: false }, y: false },
         scales: { x: { time: false, range: (_, low, high) => this.within(low, high), ...spacing }, y: { range: (_, low, high) => this.range(low, high) } },
         axes: [
-          { ...axis, ...(spacing.distr === 4 ? { splits: (_, __, low, high) => decades(low, high) } : {}), values: numbers((tick) => count.format(tick)), label: this.state.x === "tokens" ? "tokens" : "training step (updates)" },
+          { ...axis, ...(spacing.distr === 4 ? { splits: (_, __, low, high) => decades(low, high) } : {}), values: numbers((tick) => count.format(tick)), label: amount === "step" ? `training step (${this.data.unit})` : amount },
           { ...axis, values: numbers((tick) => shortValue(tick, 10)), size: 64 },
         ],
-        hooks: { setCursor: [(plot) => this.readings(plot)] },
+        hooks: { setSeries: [(plot, i, { show }) => this.toggled(plot, i, show)] },
       }, joined, this.plot);
-      this.drawLegend();
       const bandOf = this.lines.find((line) => line.band);
       const notes = bandOf ? [`Band: ${bandOf.band.what}.`] : [];
       if (this.lines.some((line) => line.each)) notes.push("Thin lines: each run.");
-      if (this.hidden.size) notes.push(`${this.lines.length - this.hidden.size} of ${this.lines.length} lines are shown.`);
+      if (this.lines.length > MOST_LINES) notes.push(`${MOST_LINES} of ${this.lines.length} lines are shown at first.`);
       this.note.textContent = [...notes, ...this.data.notes].join(" ");
     }
 
@@ -329,52 +340,12 @@
       return [low - margin, high + margin];
     }
 
-    drawLegend() {
-      this.legend.textContent = "";
-      for (const line of this.lines) {
-        const shown = !this.hidden.has(line.name);
-        const button = make("button", { type: "button", "aria-pressed": String(shown), title: line.raw });
-        const swatch = make("i");
-        swatch.style.background = line.colour;
-        swatch.classList.toggle("dashed", line.dashed);
-        line.reading = make("b");
-        button.append(swatch, make("span", {}, line.name), line.reading);
-        button.addEventListener("click", () => {
-          if (shown) this.hidden.add(line.name);
-          else this.hidden.delete(line.name);
-          this.draw();
-          [...this.legend.children].find((one) => one.children[1].textContent === line.name)?.focus();
-        });
-        this.legend.append(button);
-      }
-    }
-
-    // the values under the pointer, in the legend
-    readings(plot) {
-      const at = plot.cursor.idx;
-      for (const line of this.lines) {
-        const x = this.state.x === "tokens" ? line.tokens : line.steps;
-        const i = known(at) ? x?.indexOf(plot.data[0][at]) ?? -1 : -1;
-        const ends = line.band && known(line.band.low[i]) ? ` [${shortValue(line.band.low[i])}, ${shortValue(line.band.high[i])}]` : "";
-        line.reading.textContent = known(line.values[i]) ? `${shortValue(line.values[i])}${ends}` : "";
-      }
-      const unit = this.state.x === "tokens" ? "tokens" : "step";
-      this.when.textContent = known(at) ? `${unit} ${plot.data[0][at].toLocaleString("en")}` : "";
-    }
-
-    csv() {
-      const cell = (v) => (known(v) ? (/[",\n\r]/.test(`${v}`) ? `"${`${v}`.replaceAll('"', '""')}"` : `${v}`) : "");
-      const rows = [["run", "step", "tokens", "quantity", ...this.data.columns, "value", "low", "high"]];
-      for (const line of this.lines.filter((one) => !this.hidden.has(one.name)))
-        line.values.forEach((v, i) => {
-          const of = [line.run, line.steps[i], line.tokens?.[i], line.quantity, ...line.of.values()];
-          if (known(v)) rows.push([...of, v, line.band?.low[i], line.band?.high[i]]);
-        });
-      const text = rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
-      const name = `${this.data.observer}_${this.state.quantity}.csv`.replace(/[^\w.-]+/g, "_");
-      const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type: "text/csv" })) });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    // a line is shown or hidden with its band and its runs
+    toggled(plot, i, show) {
+      const line = this.lines.find((one) => one.series === i);
+      if (!line || show === undefined) return;
+      line.hidden = !show;
+      for (let k = i + 1; k < line.along; k += 1) plot.setSeries(k, { show });
     }
   }
 

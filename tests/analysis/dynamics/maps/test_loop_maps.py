@@ -1,5 +1,7 @@
 """Looped models as maps: at every depth the module's own forward, for texts and lengths other than the example's."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -68,6 +70,7 @@ def albert(**changes):
 
 
 OWN = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "initializer_range": 0.2}
+OURS = partial(LoopedLanguageModel, config=OWN, vocab_size=VOCABULARY, depth=4)
 LOOPS = {
     "llama": (lambda: looped_llama(4), of_llama),
     "llama, groups of two layers": (lambda: looped_llama(3, group=2), of_llama),
@@ -81,27 +84,17 @@ LOOPS = {
     "none": (lambda: RecurrentDepth("none", "prelude"), by_depth),
     "concat, norm at the end": (lambda: RecurrentDepth(core_norm=True), by_depth),
     "add, norm at the end": (lambda: RecurrentDepth("add", core_norm=True), by_depth),
-    "our own, concat": (lambda: LoopedLanguageModel(config=OWN, vocab_size=VOCABULARY, depth=4), by_depth),
-    "our own, random, add": (
-        lambda: LoopedLanguageModel(
-            config=OWN, vocab_size=VOCABULARY, depth=4, injection="add", initial="random"
-        ),
-        by_depth,
-    ),
+    "our own, concat": (OURS, by_depth),
+    "our own, random, add": (lambda: OURS(injection="add", initial="random"), by_depth),
     "plain": (PlainLoop, by_depth),
     "linear": (LinearLoop, by_depth),
 }
-SINGLE = ("llama", "albert, two layers a group", "concat, zeros")  # in float32, in the fast tier
+SINGLE = ("llama", "albert, two layers a group", "concat, zeros")  # in float32
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(n, d, marks=() if d == torch.float64 or n in SINGLE else pytest.mark.slow)
-        for n in LOOPS
-        for d in EXACT
-    ],
+    ("name", "dtype"), [(n, d) for d in EXACT for n in (LOOPS if d == torch.float64 else SINGLE)]
 )
 @torch.no_grad()
 def test_every_depth_is_the_module_s_own(name, dtype):
@@ -155,9 +148,8 @@ def test_an_injected_map_belongs_to_its_rows():
     torch.testing.assert_close(one(x[2:3]), g(x)[2:3], rtol=0, atol=1e-12)
     rows = torch.tensor([3, 1])
     torch.testing.assert_close(g.part(rows)(x[rows]), g(x)[rows], rtol=0, atol=1e-12)
-    assert not torch.allclose(
-        g.part(rows.flip(0))(x[rows]), g(x)[rows], atol=1e-3
-    )  # the control: other texts
+    # the control: other texts
+    assert not torch.allclose(g.part(rows.flip(0))(x[rows]), g(x)[rows], atol=1e-3)
     for wrong in (x[:3], x[:, :5]):
         with pytest.raises(ValueError, match="texts of 4 rows of 7 tokens, and is applied to"):
             g(wrong)
@@ -229,20 +221,6 @@ def test_steps_that_know_their_number_are_refused(kind):
     model.depth = 2  # of two iterations, the first one tells
     with pytest.raises(ValueError, match=r"depends on the number of the iteration|differs from the others"):
         EncoderMap(model, text(2, 6))
-
-
-def test_a_second_memory_is_refused():
-    class Momentum(PlainLoop):
-        def forward(self, input_ids, depth=None):
-            x = self.embed(input_ids)
-            v = torch.zeros_like(x)
-            for _ in range(depth or self.depth):
-                v = 0.9 * v + self.step(x)
-                x = x + v
-            return self.out(x)
-
-    with pytest.raises(ValueError, match="on more than the output of 'step'"):
-        EncoderMap(seeded(Momentum), text(2, 6))
 
 
 @pytest.mark.parametrize("depth", [2, 3, 5])
@@ -331,7 +309,7 @@ def test_noise_in_each_step_is_refused():
 def test_sites_that_are_no_core_are_refused():
     with pytest.raises(ValueError, match="'b' of LinearLoop is not the start of the next iteration"):
         EncoderMap(seeded(LinearLoop), text(2, 6), sites={"a": "a", "b": "b"})
-    with pytest.raises(ValueError, match=r"\['prelude.0'\] of RecurrentDepth do not run in each iteration"):
+    with pytest.raises(ValueError, match=r"\['prelude.0'\] of RecurrentDepth do not run in every iteration"):
         EncoderMap(seeded(RecurrentDepth), text(2, 6), sites={"p": "prelude.0", "c": "core.0"})
     with pytest.raises(ValueError, match=r"no module 'cores\.0'"):
         EncoderMap(seeded(RecurrentDepth), text(2, 6), sites={"c": "cores.0"})
@@ -509,7 +487,6 @@ class AtPlaces(Together):
     ("build", "reason"),
     [
         (PlainLoop, "attention is causal"),
-        (lambda: looped_llama(3), "attention is causal"),
         (Placed, "positions enter at each step"),
         (RecurrentDepth, "the step depends on the text itself"),
     ],

@@ -1,0 +1,83 @@
+"""
+How well does a model predict reading times?
+============================================
+
+People read surprising words more slowly. :class:`~lmdyn.callbacks.Reading` measures, at each step, how much of the
+variance of reading times a model's surprisal explains beyond the length, frequency and position of a word. Here, the
+readers are simulated: each of five spends 12 ms more for each bit of a trigram model of the training text, so the model
+that fits them best is known. Times of people come from files (``ReadingFiles``).
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import shared_runs
+
+from lmdyn.analysis import NgramCounts, NgramModels
+from lmdyn.callbacks import NgramDivergence, Reading
+
+run = shared_runs.lstm()
+data, tokenizer, random = run.data, run.data.tokenizer, np.random.default_rng(0)
+
+
+def encoded(sentences):
+    """The ids of each sentence between ends of text."""
+    return [tokenizer.convert_tokens_to_ids(["<eos>", *sentence.words]) for sentence in sentences]
+
+
+train, test = (
+    [s for document in data.documents(split) for s in document.sentences] for split in ("train", "test")
+)
+trigrams = NgramModels(NgramCounts.of(encoded(train), len(tokenizer), 3))
+counts = data.token_counts["count"]
+rows = []
+for number, (sentence, log_p) in enumerate(
+    zip(test, trigrams.log_probabilities(3, encoded(test)), strict=True)
+):
+    ids = tokenizer.convert_tokens_to_ids(sentence.words)
+    for i, word in enumerate(sentence.words):
+        rows.append({
+            "text": " ".join(sentence.words), "index": i, "word": word, "item": f"{number}/{i}", "before": i,
+            "length": len(word), "frequency": np.log(1 + counts[ids[i]]), "bits": -log_p[i + 1] / np.log(2),
+        })  # fmt: skip
+words = pd.DataFrame(rows).assign(file="test split", line=range(len(rows)))
+readers = [words.assign(subject=f"reader {reader}", own=random.normal(0, 40)) for reader in range(5)]
+times = pd.concat(readers, ignore_index=True)
+noise = random.normal(0, 80, len(times))
+times["ms"] = 450 + times["own"] + 6 * times["length"] - 4 * times["frequency"] + 12 * times["bits"] + noise
+
+
+class Times:
+    """Anything with ``reading_times`` and ``times`` can be the probe; files are read by ``ReadingFiles``."""
+
+    reading_times = times.drop(columns=["own", "bits"])
+    times = ("ms",)
+
+
+table = run.observe(Reading(probe=Times()))
+nearest = run.observe(NgramDivergence(order=3, drawn_tokens=0, max_tokens=2000))
+fits = table[table["baseline"] == "word"].pivot(index="step", columns="quantity", values="value")
+
+figure, panels = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+panels[0].plot(fits.index, 100 * fits["partial_r2"], "o-", label="the model's surprisal")
+panels[0].plot(fits.index, 100 * fits["chance"], ":", color="0.4", label="noise")
+panels[0].set(ylabel="variance explained beyond the baseline (%)", ylim=(0, None))
+of = nearest["quantity"].eq("kl") & nearest["smoothing"].eq("kneser_ney") & nearest["order"].eq(3)
+panels[1].plot(nearest[of]["step"], nearest[of]["value"], "s-", label="from the trigrams of the readers")
+panels[1].set(ylabel="divergence in bits", ylim=(0, None))
+for ax in panels:
+    ax.set(xlabel="optimizer updates", xscale="symlog", xlim=(0, None))
+    ax.legend(frameon=False, fontsize=8)
+
+# %%
+# An untrained model explains as little as noise. The divergence falls for a hundred updates before the model's
+# surprisal explains more of the times than length, frequency and position do, because a model of frequencies adds no
+# information to frequency. The slope (ms per bit) is that of the model's surprisal, and need not be the planted one
+# of the trigrams.
+print(fits[["partial_r2", "chance", "delta_log_likelihood", "slope", "slope_error"]].round(4).to_string())
+assert fits["partial_r2"].loc[:20].max() < 0.001 < 0.02 < fits["partial_r2"].iloc[-1]
+
+if "--keep" in sys.argv:  # the numbers of docs/observers/reading.md
+    shared_runs.keep(table[table["item"] == ""], "reading")
