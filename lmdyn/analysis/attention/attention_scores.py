@@ -114,7 +114,7 @@ def _entropies(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "batc
     maps, tiny = p.flatten(0, 1), torch.finfo(p.dtype).tiny  # the logarithm of a smaller number is slow
     size = max(1, _CACHED // max(1, p.shape[-1] ** 2) if p.device.type == "cpu" else len(maps))
     # the logarithm is vectorized, and torch.special.entr is not
-    parts = [torch.linalg.vecdot(part.clamp(min=tiny).log_(), part) for part in maps.split(size)]
+    parts = [part.clamp(min=tiny).log_().mul_(part).sum(-1) for part in maps.split(size)]
     return -torch.cat(parts).view(p.shape[:-1])
 
 

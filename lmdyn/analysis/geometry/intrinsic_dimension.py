@@ -8,12 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.kernels import squared_distances
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, rounding, unit_size
+from lmdyn.analysis.statistics.precision import all_finite, at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["IntrinsicDimension", "intrinsic_dimension"]
 
 _DISCARDED = 0.1  # share of the largest ratios, as published
 _LEAST = 10  # rows of an estimate
+_ROWS = 64  # at a time, which stay in the cache
 _NEAREST = 4  # neighbours whose distances are computed again without cancellation
 _PRODUCTS = 1e-12  # error of squared distances by products, relative to squared norms
 
@@ -70,7 +71,7 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
     """
     if any(part < 1 for part in parts):
         raise ValueError(f"parts are {list(parts)}: expected whole numbers from 1")
-    if not bool(x.isfinite().all()):
+    if not all_finite(x):
         return IntrinsicDimension(0, (float("nan"),) * len(parts))
     rows = unit_size(x.detach().to(at_least_float32(x)))
     squared, norms = squared_distances(exact_float(rows))
@@ -90,7 +91,7 @@ def _distinct(
     kept = torch.ones(len(rows), dtype=torch.bool)
     if len(rows):
         exact = exact_float(rows)
-        tolerance = rounding(rows.dtype) * exact.square().sum(1).mean().sqrt()
+        tolerance = rounding(rows.dtype) * torch.linalg.vector_norm(exact) / len(exact) ** 0.5
         limit = 2 * tolerance**2 + _PRODUCTS * norms.max()
         some = (squared.amin(1) <= limit).nonzero()[:, 0]
         distances = torch.cdist(exact[some], exact[some], compute_mode="donot_use_mm_for_euclid_dist")
@@ -105,8 +106,10 @@ def _two_nn(rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"]) -> float:
     n = len(rows)
     if n < _LEAST:
         return float("nan")
-    differences = rows[squared.topk(_NEAREST, largest=False).indices] - rows[:, None]
-    nearest = exact_float(torch.linalg.vecdot(differences, differences)).sort(1).values
+    indices = squared.topk(_NEAREST, largest=False).indices
+    pairs = zip(indices.split(_ROWS), rows.split(_ROWS), strict=True)
+    differences = (rows[near] - own[:, None] for near, own in pairs)
+    nearest = exact_float(torch.cat([torch.linalg.vecdot(d, d) for d in differences])).sort(1).values
     ratios = (nearest[:, 1] / nearest[:, 0]).log() / 2  # ln μ
     kept = int(n * (1 - _DISCARDED))
     x = ratios.sort().values[:kept]

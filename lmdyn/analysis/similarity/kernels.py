@@ -31,7 +31,7 @@ Structure = str | Callable[[Tensor], Tensor]
 
 _MOST = 10_000  # samples: a matrix of 800 MB
 _FAR = 100  # a squared norm, in squared medians of the distances: two digits of 16 are lost
-_ROWS = 256  # of a matrix, that are changed at a time
+_ROWS = 64  # of a matrix, that are changed at a time
 _BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"
 
 
@@ -117,8 +117,8 @@ def squared_distances(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n n"], Fl
     products = scatter_matrix((x - x.mean(0)).T)
     norms = products.diagonal().clone()
     for part, own in zip(products.split(_ROWS), norms.split(_ROWS), strict=True):
-        torch.sub(own[:, None] + norms, part, alpha=2, out=part)
-    return products.clamp_(min=0), norms
+        torch.sub(own[:, None] + norms, part, alpha=2, out=part).clamp_(min=0)
+    return products, norms
 
 
 def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
