@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds, MeanOverSeeds, mean_over_seeds
+from lmdyn.analysis.statistics.mean_over_seeds import BoundedMean, Bounds, MeanOverSeeds, mean_over_seeds
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
 from lmdyn.claims.claim import Part, Region, Scale
@@ -167,13 +167,15 @@ class _Scaled:
     ) -> None:
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
         self.seeds = tuple(independent_seeds(estimates))
-        values = {end for s in self.seeds for end in (estimates[s].low, estimates[s].high)}
+        numbers = [(estimates[s].low, estimates[s].high) for s in self.seeds]
         # a user's quantity may have the name of a share without being one
-        outside = between is None or any(not between[0] <= v <= between[1] for v in values)
+        outside = between is None or any(not between[0] <= v <= between[1] for pair in numbers for v in pair)
         self.between = None if outside else between
-        # all seeds have the same value of a bounded number
-        self.equal = (*self.between, *values) if self.between is not None and len(values) == 1 else None
-        inside = self.equal is None and all(math.isfinite(to_scale(end, scale)) for end in ends)
+        # far from normal: all seeds are equal, or half of them are at an end of the range
+        equal = numbers.count((numbers[0][0],) * 2) == len(numbers)
+        at_an_end = max((numbers.count((end, end)) for end in self.between or ()), default=0)
+        self.range = self.between if equal or 2 * at_an_end >= len(numbers) else None
+        inside = self.range is None and all(math.isfinite(to_scale(end, scale)) for end in ends)
         self.scale: Scale = scale if inside else "plain"
         self.estimates = estimates
         self.bounds = {s: (self.to(e.low), self.to(e.high)) for s, e in estimates.items()}
@@ -186,15 +188,13 @@ class _Scaled:
         return to_scale(value, self.scale)
 
     @cached_property
-    def mean(self) -> Bounds | EqualSeeds:
+    def mean(self) -> Bounds | BoundedMean:
         low, high = zip(*(self.bounds[s] for s in self.seeds), strict=True)
-        errors = [self.errors[s] or 0.0 for s in self.seeds]
-        df = [self.estimates[s].df for s in self.seeds]
-        if self.equal is None:
-            return Bounds(low, high, errors, df)
-        least, greatest, value = self.equal
-        text = mean_over_seeds(low, errors, df)
-        return EqualSeeds(value, len(low), least, greatest, text_error=text.text_error, text_df=text.text_df)
+        texts = [self.errors[s] or 0.0 for s in self.seeds], [self.estimates[s].df for s in self.seeds]
+        if self.range is None:
+            return Bounds(low, high, *texts)
+        text = mean_over_seeds(low, *texts)
+        return BoundedMean(low, *self.range, highest=high, text_error=text.text_error, text_df=text.text_df)
 
     def own(self, seed: SeedPair, confidence: float) -> Interval:
         """Return a seed's own interval: this model, another text."""

@@ -52,7 +52,7 @@ _WHY = {
         orbits.lyapunov.unit_perturbation orbits.trajectories.{exact_products,of_states,part_of,per_row,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
-        statistics.mean_over_seeds.{Bounds,EqualSeeds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
+        statistics.mean_over_seeds.{BoundedMean,Bounds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
         checked_fields.* dynamics.synchronization.check_floor inspection.forward.check_labels
         interdependence.lstm_layers.{check_decoder,check_inputs}

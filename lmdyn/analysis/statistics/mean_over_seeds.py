@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import scipy
 
-__all__ = ["Bounds", "EqualSeeds", "MeanOverSeeds", "mean_over_seeds"]
+__all__ = ["BoundedMean", "Bounds", "MeanOverSeeds", "mean_over_seeds"]
 
 _MOST_CENSORED = 12  # 4096 corners
 
@@ -251,78 +251,105 @@ class Bounds:
         return max(self._least if truncated else 0.0, *(of(corner, bound) for corner in self._corners))
 
 
-class EqualSeeds:
-    """A mean over seeds with equal values, of a number that is bounded on both sides, such as a share.
+class BoundedMean:
+    """A mean over seeds of a number that is bounded on both sides, such as a share: exact for equal and for two values.
 
-    Equal values have no variance, and Student's interval has no width: that none of three networks is chaotic does not
-    imply that no network is. The bound is exact and assumes nothing of the distribution between ``low`` and ``high``,
-    only that seeds are independent: if the mean is at most b, then by Markov's inequality another seed is at v or above
-    with a probability of at most (b − low) / (v − low), and n seeds are with the n-th power of it. So the mean is above
-    v − (v − low)(1 − α^(1/n)), and correspondingly below. This is the interval of Clopper & Pearson if v is 0 or 1, and
-    the bound of Gaffke for n equal values.
+    Student's interval has no width if all values are equal, and shrinks if one of many is not: that none of 40 networks
+    is chaotic does not imply that no network is, and one that is chaotic would widen the interval from nothing to
+    [−0.03, 0.08]. Gaffke's bound assumes nothing of the distribution between ``low`` and ``high``, only that seeds are
+    independent. The upper one is the 1 − α/2 quantile of Σ zᵢ Dᵢ + high · Dₙ₊₁, in which zᵢ are the values and D the
+    spacings of n uniform numbers; the lower one is that of the mirrored values.
+
+    For zeros and ones it is the interval of Clopper & Pearson. For n equal values v the upper bound is
+    v + (high − v)(1 − (α/2)^(1/n)), which follows from Markov's inequality. For other values, its level is proved for
+    two of them and conjectured for more.
 
     Args:
-        value: value of each seed.
-        n: number of seeds.
+        values: one per seed, or its smallest possible value.
         low: smallest possible value of the number.
         high: largest possible value of the number.
+        highest: largest possible value of each seed, if it is not known exactly.
         text_error: standard error over texts, see :class:`MeanOverSeeds`.
         text_df: its degrees of freedom.
 
-    Reference: Clopper & Pearson 1934, "The use of confidence or fiducial limits illustrated in the case of the
-        binomial"; Phan, Thomas & Learned-Miller 2021, "Towards practical mean bounds for small samples" (of Gaffke's).
+    Raises:
+        ValueError: if there are fewer than two values, or if one is out of the range.
+
+    Reference: Gaffke 2005, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+        variable"; Phan, Thomas & Learned-Miller 2021, "Towards practical mean bounds for small samples"; Clopper &
+        Pearson 1934, "The use of confidence or fiducial limits illustrated in the case of the binomial".
 
     Example:
-        >>> zeros = EqualSeeds(0.0, 3)
-        >>> [round(end, 3) for end in zeros.interval()], round(zeros.p_below(0.5), 3)
-        ([0.0, 0.708], 0.125)
+        >>> zeros, one = BoundedMean([0.0] * 40), BoundedMean([0.0] * 39 + [0.25])
+        >>> [round(end, 3) for end in zeros.interval()], [round(end, 3) for end in one.interval()]
+        ([0.0, 0.088], [0.0, 0.101])
     """
 
     def __init__(
         self,
-        value: float | int,
-        n: int,
+        values: Sequence[float | int],
         low: float | int = 0.0,
         high: float | int = 1.0,
         *,
+        highest: Sequence[float | int] | None = None,
         text_error: float = 0.0,
         text_df: float = math.inf,
     ) -> None:
-        if not low <= value <= high or n < 2:
-            raise ValueError(f"expected at least two values between {low} and {high}, got {n} of {value}")
-        self._value, self._n, self._low, self._high = value, n, low, high
+        highest = values if highest is None else highest
+        if len(values) < 2 or not all(low <= v <= high for v in (*values, *highest)):
+            raise ValueError(
+                f"expected at least two values between {low} and {high}, got {len(values)} of {min(values)} to "
+                f"{max(highest)}"
+            )
+        self._below, self._above = [-v for v in (*values, low)], [*highest, high]
+        self._mean = math.fsum((*values, *highest)) / (2 * len(values))
         self._text = text_error, text_df
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the wider of the interval of equal values and that over texts."""
+        """Return the wider of the bounds of the mean and the interval over texts."""
         ends = self.seeds_interval(confidence), self.text_interval(confidence)
         return min(e[0] for e in ends), max(e[1] for e in ends)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the interval for another seed and the same text."""
-        rest = 1 - ((1 - confidence) / 2) ** (1 / self._n)
-        v = self._value
-        return v - (v - self._low) * rest, v + (self._high - v) * rest
+        rest = (1 - confidence) / 2
+        return -_exceeded(self._below, rest), _exceeded(self._above, rest)
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the interval for the same models and another text."""
-        return _interval(self._value, *self._text, confidence)
+        return _interval(self._mean, *self._text, confidence)
 
     def p_above(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not above the bound"."""
-        return max(
-            self._p(bound - self._low, self._value - self._low), _tail(self._value - bound, *self._text)
-        )
+        return max(_p_of_spacings(self._below, -bound), _tail(self._mean - bound, *self._text))
 
     def p_below(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not below the bound"."""
-        return max(
-            self._p(self._high - bound, self._high - self._value), _tail(bound - self._value, *self._text)
-        )
+        return max(_p_of_spacings(self._above, bound), _tail(bound - self._mean, *self._text))
 
-    def _p(self, allowed: float | int, taken: float | int) -> float:
-        """Return the probability that all n have the value if at most allowed / taken of all seeds can."""
-        return 0.0 if allowed < 0 else 1.0 if allowed >= taken else (allowed / taken) ** self._n
+
+def _p_of_spacings(values: Sequence[float | int], bound: float | int) -> float:
+    """Return the probability that the mean of the values, weighted by spacings of uniform numbers, reaches the bound.
+
+    Spacings are exponential numbers E over their sum, so this is P(Σ (vᵢ − bound) Eᵢ ≥ 0). The difference of two
+    exponential numbers of means a and b is one of mean a with probability a / (a + b), and else minus one of mean b.
+    """
+    above, below = [v - bound for v in values if v > bound], [bound - v for v in values if v < bound]
+    reached = [1.0] + [0.0] * len(below)
+    for a in above:
+        for j, b in enumerate(below, 1):
+            reached[j] = (a * reached[j - 1] + b * reached[j]) / (a + b)
+    return reached[-1]
+
+
+def _exceeded(values: Sequence[float | int], p: float) -> float:
+    """Return the bound that their mean by :func:`_p_of_spacings` reaches with this probability."""
+    least, top = float(min(values)), float(max(values))
+    if least == top:
+        return top
+    return float(
+        scipy.optimize.brentq(lambda bound: _p_of_spacings(values, bound) - p, least, top, xtol=1e-14)
+    )
 
 
 def _wider(

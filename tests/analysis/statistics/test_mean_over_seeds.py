@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from scipy.stats import binomtest
 
-from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds, mean_over_seeds
+from lmdyn.analysis.statistics.mean_over_seeds import BoundedMean, Bounds, mean_over_seeds
 
 X = [0.3, 0.1, 0.25, 0.4, 0.2]
 
@@ -141,24 +141,52 @@ def test_of_many_censored_seeds_the_interval_is_wider_than_of_any_values(monkeyp
     assert never.interval()[1] == np.inf
 
 
-# ---------------------------------------------------------------- equal values of a share
+# ---------------------------------------------------------------- values between two ends
 
 
-@pytest.mark.parametrize("n", [3, 5, 20])
-def test_equal_values_of_a_share_are_as_the_binomial_has_them(n):
-    """Clopper and Pearson's interval of 0 of n, and the p-values of that many zeros."""
-    zeros, ones = (EqualSeeds(v, n) for v in (0.0, 1.0))
-    exact = binomtest(0, n).proportion_ci(0.95, "exact")
-    assert zeros.interval() == pytest.approx((0.0, exact.high))
-    assert ones.interval() == pytest.approx((1 - exact.high, 1.0))
-    assert zeros.p_below(0.3) == pytest.approx(binomtest(0, n, 0.3, alternative="less").pvalue)
-    assert ones.p_above(0.6) == pytest.approx(binomtest(n, n, 0.6, alternative="greater").pvalue)
-    assert (zeros.p_above(0.3), zeros.p_above(-0.1), zeros.p_above(-math.inf)) == (1.0, 0.0, 0.0)
-    assert (ones.p_below(1.0), ones.p_below(1.5), ones.p_below(math.inf)) == (1.0, 0.0, 0.0)
+@pytest.mark.parametrize(("k", "n"), [(0, 3), (0, 5), (0, 20), (1, 40), (3, 40), (20, 40), (70, 300)])
+def test_zeros_and_ones_are_as_the_binomial_has_them(k, n):
+    """Clopper and Pearson's interval of k of n, and the p-values of that many ones."""
+    found = BoundedMean([1.0] * k + [0.0] * (n - k))
+    mirrored = BoundedMean([0.0] * k + [1.0] * (n - k))
+    exact = binomtest(k, n).proportion_ci(0.95, "exact")
+    assert found.interval() == pytest.approx((exact.low, exact.high), abs=1e-9)
+    assert mirrored.interval() == pytest.approx((1 - exact.high, 1 - exact.low), abs=1e-9)
+    for share in (k / n + 0.05, k / n + 0.3):
+        p = binomtest(k, n, share, alternative="less").pvalue
+        assert found.p_below(share) == pytest.approx(p, abs=1e-14)
+        assert mirrored.p_above(1 - share) == pytest.approx(p, abs=1e-14)
+    assert (found.p_above(0.6), found.p_above(-0.1), found.p_above(-math.inf)) == (1.0, 0.0, 0.0)
+    assert (mirrored.p_below(0.4), mirrored.p_below(1.5), mirrored.p_below(math.inf)) == (1.0, 0.0, 0.0)
+
+
+def test_one_exception_among_many_widens_the_interval():
+    """The control is Student's: no width without the exception, and less with it than is right without it."""
+    none, one = [0.0] * 39, [0.0] * 38 + [0.25]
+    right, wider = (BoundedMean(values).interval() for values in (none, one))
+    assert right == pytest.approx((0, binomtest(0, 39).proportion_ci(0.95, "exact").high))
+    assert wider[0] > 0
+    assert wider[1] > right[1]
+    assert mean_over_seeds(one).interval()[1] < right[1]
+
+
+def test_bounds_of_other_values_are_quantiles_of_their_mean_by_spacings():
+    """Drawn from the definition: as many uniform numbers cut the line, and the pieces are the weights."""
+    random = np.random.default_rng(0)
+    values = [0.0, 0.0, 0.0, 0.0, 0.1, 0.4, 0.7]
+    cuts = np.sort(random.uniform(size=(200_000, len(values))), axis=1)
+    pieces = np.diff(cuts, axis=1, prepend=0, append=1)
+    means = pieces @ np.array([*values, 1.0])
+    found = BoundedMean(values)
+    assert found.interval()[1] == pytest.approx(np.quantile(means, 0.975), abs=4e-3)
+    assert found.p_below(0.5) == pytest.approx((means >= 0.5).mean(), abs=4e-3)
+    low = -BoundedMean([-v for v in values], -1.0, 0.0).interval()[1]
+    assert found.interval()[0] == pytest.approx(low)
+    assert found.p_above(low) == pytest.approx(found.p_below(found.interval()[1])) == pytest.approx(0.025)
 
 
 def test_equal_values_within_the_range_leave_room_on_both_sides():
-    half = EqualSeeds(0.5, 4, -1.0, 1.0)
+    half = BoundedMean([0.5] * 4, -1.0, 1.0)
     low, high = half.interval()
     rest = 1 - 0.025**0.25
     assert (low, high) == pytest.approx((0.5 - 1.5 * rest, 0.5 + 0.5 * rest))
@@ -167,15 +195,26 @@ def test_equal_values_within_the_range_leave_room_on_both_sides():
     assert half.p_below(high) == pytest.approx(0.025)
 
 
-def test_equal_values_of_a_share_keep_their_error_over_texts():
-    both = EqualSeeds(0.9, 30, text_error=0.2, text_df=9.0)
+def test_values_between_bounds_have_the_ends_of_their_bounds():
+    low, high = [0.0, 0.0, 0.0, 0.2], [0.0, 0.0, 0.3, 0.9]
+    found = BoundedMean(low, highest=high)
+    assert found.interval() == (BoundedMean(low).interval()[0], BoundedMean(high).interval()[1])
+    assert (found.p_above(0.01), found.p_below(0.9)) == (
+        BoundedMean(low).p_above(0.01),
+        BoundedMean(high).p_below(0.9),
+    )
+
+
+def test_a_mean_of_shares_keeps_its_error_over_texts():
+    both = BoundedMean([0.9] * 30, text_error=0.2, text_df=9.0)
     text = 0.9 - 0.2 * stats.t.ppf(0.975, 9)
     # wider than of 30 equal seeds
     assert both.text_interval()[0] == both.interval()[0] == pytest.approx(text)
     assert both.seeds_interval()[0] > both.interval()[0]
     assert both.p_above(0.5) == pytest.approx(stats.t.sf(2.0, 9))
-    with pytest.raises(ValueError, match="expected at least two values between 0"):
-        EqualSeeds(1.5, 30)
+    for wrong in ([1.5] * 30, [0.2, -0.1], [0.5]):
+        with pytest.raises(ValueError, match="expected at least two values between 0"):
+            BoundedMean(wrong)
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])
@@ -183,7 +222,7 @@ def test_the_level_of_equal_values_is_exact(n):
     """No law on [0, 1] with mean b makes n seeds agree above it, at p ≤ α, more often than α; one does as often."""
     b, alpha = 0.3, 0.05
     places = np.linspace(0, 1, 21)
-    decides = np.array([EqualSeeds(v, n).p_above(b) <= alpha for v in places])
+    decides = np.array([BoundedMean([v] * n).p_above(b) <= alpha for v in places])
     assert decides[-1]
     assert not decides[places <= b].any()
     random = np.random.default_rng(n)
@@ -191,4 +230,15 @@ def test_the_level_of_equal_values_is_exact(n):
         law = law * min(1.0, b / (law @ places))  # what is left is at 0
         assert (law[decides] ** n).sum() <= alpha
     v = b / alpha ** (1 / n)  # all seeds at 0 or here
-    assert (b / v) ** n == pytest.approx(EqualSeeds(v, n, high=2.0).p_above(b)) == pytest.approx(alpha)
+    assert (b / v) ** n == pytest.approx(BoundedMean([v] * n, high=2.0).p_above(b)) == pytest.approx(alpha)
+
+
+@pytest.mark.parametrize("n", [20, 40])
+def test_the_level_of_shares_that_are_mostly_none(n):
+    """Nine in ten are 0, the others anywhere: the bounds miss their mean no more often than they may, Student's do."""
+    random = np.random.default_rng(n)
+    drawn = random.uniform(size=(400, n)) * (random.uniform(size=(400, n)) < 0.1)
+    missed = [not ends[0] <= 0.05 <= ends[1] for ends in (BoundedMean(list(v)).interval() for v in drawn)]
+    assert np.mean(missed) <= 0.05
+    students = [mean_over_seeds(list(v)).interval() for v in drawn]
+    assert np.mean([not ends[0] <= 0.05 <= ends[1] for ends in students]) > 0.1
