@@ -1,4 +1,4 @@
-"""Every observer on every architecture, held against the page that says so; losses against transformers' own."""
+"""The page of architectures agrees with measurements, and losses agree with those of transformers."""
 
 import pytest
 import torch

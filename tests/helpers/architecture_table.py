@@ -1,6 +1,7 @@
-"""Every exported observer on every architecture: what runs, and why the others do not; written as one page.
+"""The page that shows which observers run on which architectures, and why the other observers do not run.
 
-``python -m tests.helpers.architecture_table`` measures all and writes ``docs/architectures.md``, in minutes.
+``python -m tests.helpers.architecture_table`` runs every observer on every architecture, and writes
+``docs/architectures.md``. The command takes minutes.
 """
 
 import linecache
@@ -54,7 +55,7 @@ SMALL_DYNAMICS: dict[str, Any] = {
     "examples": 1, "numerics": DynamicsNumerics(threshold=1e-3),
 }  # fmt: skip
 
-# What each observer is given beyond its defaults: small budgets, and the data that it is for.
+# Arguments of each observer that differ from its defaults: small budgets, and data that suits the observer.
 OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "Sparsity": lambda: {"class_min_count": 5},
     "LearningCurves": lambda: {},
@@ -93,14 +94,14 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# Masked models' runs serve rows without annotation: what needs it is given the text behind them.
+# The runs of masked models have rows without annotation: observers that need annotation get the annotated text.
 FOR_MASKED: dict[str, Callable[[], dict[str, Any]]] = {
     "DiagnosticProbe": lambda: {"probe": pieces()},
     "Interdependence": lambda: {"probe": pieces()},
 }
 
 
-# Where a module keeps what an observer asks for by name.
+# Names of the submodules that an observer asks for.
 PARTS = {"deep_lstm": {"embedding": "encoder", "lstm": "rnn", "decoder": "decoder"}}
 
 
@@ -113,7 +114,7 @@ def arguments_of(observer: str, architecture: str) -> dict[str, Any]:
     return {**OBSERVERS[observer](), **own}
 
 
-# Quantities that some have none of: sentences that never synchronize have no offset, windows of one step no error.
+# Quantities that may be NaN: sentences that never synchronize have no offset, and windows of one step have no error.
 UNDEFINED = {
     "EncoderDynamics": (
         "full_map_exponent", "reduced_map_exponent", "sentence_offset", "sentence_switched_at",
@@ -130,12 +131,12 @@ UNDEFINED = {
 PIECES = (
     "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics", "Handwriting", "TokenLearning", "WorldKnowledge",
 )  # fmt: skip
-"""Observers whose data is in pieces of words, with tokens that mask and separate."""
+"""Observers with data in word pieces, which need mask and separator tokens."""
 
 
 @cache
 def run_of(language: str) -> tuple[Any, pd.DataFrame | None, Any]:
-    """Tokenizer, counts and data of a run: one of next words, one of masked pieces, one of the scaffold's language."""
+    """Return tokenizer, counts and data of a run: on next words, on masked pieces, or on the scaffold's language."""
     data: Any
     if language == "words":
         data = words()
@@ -160,17 +161,17 @@ def language_of(observer: str, architecture: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What an observer did: it ran, or it refused with a reason."""
+    """The outcome of an observer on an architecture; ``reason`` is empty if the observer ran."""
 
     reason: str = ""
 
 
 class RawError(AssertionError):
-    """An error that is no refusal, or numbers that are none."""
+    """An observer raised an error that lmdyn did not mean to raise, or gave values that are not finite."""
 
 
 def refusal(error: Exception, whose: str, module: nn.Module) -> str:
-    """The sentence of a refusal, in words that are the same for all models.
+    """Return the message of a refusal, with "the model" in place of the model's class.
 
     Raises:
         RawError: an error that lmdyn did not mean to raise.
@@ -195,10 +196,10 @@ def refusal(error: Exception, whose: str, module: nn.Module) -> str:
 
 
 def measure(architecture: str) -> dict[str, Cell]:
-    """Every observer on one architecture; those that run look together.
+    """Return the outcome of every observer on one architecture; the observers that run share one pass.
 
     Raises:
-        RawError: observers that neither run nor say why not, or measure numbers that are none.
+        RawError: if an observer raises an error that lmdyn did not mean to raise, or gives values that are not finite.
     """
     module = ARCHITECTURES[architecture]()
     cells: dict[str, Cell] = {}
@@ -236,7 +237,7 @@ def measure(architecture: str) -> dict[str, Cell]:
 
 
 def _observed(ready: Mapping[str, Observer], module: nn.Module) -> dict[str, Any]:
-    """The tables of all observers together; where one fails, of each alone, or the error."""
+    """Return the tables of all observers from one pass; if the pass fails, run each observer alone."""
     try:
         return dict(zip(ready, observe_together([*ready.values()], module, 0), strict=True))
     except Exception:
@@ -255,7 +256,7 @@ Table = Mapping[str, Mapping[str, Cell]]
 
 
 def page(table: Table) -> str:
-    """The page of a table, below the introduction that it has."""
+    """Return the page of a table, with the introduction of the existing page."""
     observers = [*next(iter(table.values()))]
     reasons: dict[tuple[str, str], int] = {}
     for observer in observers:
@@ -279,7 +280,7 @@ def page(table: Table) -> str:
 
 
 def read_page(text: str) -> dict[str, dict[str, Cell]]:
-    """The table of a page."""
+    """Return the table of a page."""
     reasons = {m[1]: m[2] for m in re.finditer(r"^(\d+)\. \w+: (.*)$", text, re.M)}
     rows = [
         [part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
