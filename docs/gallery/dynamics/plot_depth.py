@@ -2,9 +2,9 @@
 After how many applications of the layer is a masked word known?
 ================================================================
 
-:class:`~lmdyn.callbacks.DepthPerformance` predicts masked words from the state after t applications of ALBERT's
-layer, below and above the three applications with which the model was trained. It uses the model's own decoder,
-and a decoder that is retrained for each t.
+:class:`~lmdyn.callbacks.DepthPerformance` predicts masked words from the state after t applications of ALBERT's layer.
+The training of the model used three applications, and t is below and above three. The observer uses two decoders: the
+model's own decoder, and a decoder that the observer retrains for each t.
 """
 
 import matplotlib.pyplot as plt
@@ -35,10 +35,10 @@ ax.set(xlabel="t, applications of the layer", ylabel="share of masked words pred
 ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 # %%
-# Before the first application, the state contains no information about other words, and even a retrained decoder only
+# Before the first application, the state contains no information about other words. Even a retrained decoder then only
 # reaches the floor. The accuracy rises up to about the depth of training. Beyond this depth, the accuracy of the
-# model's own decoder falls to the floor, while a retrained decoder finds most of the information: the word is still
-# in the state, but in a different form.
+# model's own decoder falls to the floor. A retrained decoder still finds most of the information. The state therefore
+# still contains the word, but in a different form.
 print(accuracy.round(3).to_string(), f"floor {floor['most_frequent']:.3f}", sep="\n")
 assert accuracy["retrained"][0] < floor["most_frequent"] + 0.03
 assert accuracy["fixed"].idxmax() in (2, 3, 4) and accuracy["fixed"].max() > 1.5 * floor["most_frequent"]

@@ -2,8 +2,8 @@
 How many passes does a looped model need?
 =========================================
 
-A looped model applies its core repeatedly. :class:`~lmdyn.callbacks.LoopConvergence` iterates it 16 times, four
-times the mean depth of its training. At each depth, it measures how much the state still changes, how many
+A looped model applies its core repeatedly. :class:`~lmdyn.callbacks.LoopConvergence` applies the core 16 times, four
+times the mean depth of the training. At each depth, the observer measures how much the state still changes, how many
 predictions have settled, and the loss.
 """
 
@@ -35,10 +35,11 @@ panels[1].set_ylim(0, 1.02)
 panels[2].legend(frameon=False, fontsize=8)
 
 # %%
-# One or two passes are enough: after two passes, nearly all predictions are equal to those after sixteen, and the
-# loss no longer decreases. The state continues to approach a fixed point, faster in the trained model than in the
-# untrained model, whose predictions settle only slowly. A relative change of 1e-7 is the rounding of float32. This
-# text does not require long computations. Only a task that requires more passes can show whether they help.
+# One or two passes are enough. After two passes, nearly all predictions are equal to the predictions after sixteen
+# passes, and the loss no longer decreases. The state continues to approach a fixed point, faster in the trained model
+# than in the untrained model. The predictions of the untrained model settle only slowly. A relative change of 1e-7 is
+# the rounding of float32. This text does not require long computations. To show whether more passes help, use a task
+# that requires more passes.
 trained, untrained = at[run.last], at[0]
 print(trained.loc[[1, 2, 4, 15], ["settled_share", "cross_entropy"]].round(3).to_string())
 assert trained["settled_share"][2] > 0.95 > untrained["settled_share"][2] + 0.2

@@ -3,8 +3,8 @@ What does the next word depend on?
 ==================================
 
 Two words are interdependent if their joint contribution to the state of an LSTM is not the sum of their single
-contributions. :class:`~lmdyn.callbacks.Interdependence` splits the state by contextual decomposition and averages
-over all pairs of words in 3,000 tokens, by their distance (Saphra & Lopez 2020).
+contributions. :class:`~lmdyn.callbacks.Interdependence` splits the state with contextual decomposition. For each
+distance between two words, the observer averages over all pairs of words in 3,000 tokens (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -39,10 +39,10 @@ right.set(xlabel="words apart", ylabel="ρ of interdependence with\ndistance in 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# Mostly on the nearest words: interdependence decreases with distance. Training causes this interdependence, because
-# contributions in a random network nearly add up. At equal distance in the sentence, interdependence depends on the
-# tree. ρ is above 0: words that are further apart in the tree are more interdependent. For the untrained model, ρ is
-# about 0. Bars are 95 % intervals over sentences.
+# The next word depends mostly on the nearest words, because interdependence decreases with distance. Training causes
+# this interdependence: in a random network, the contributions nearly add up. At equal distance in the sentence,
+# interdependence depends on the syntactic tree. The correlation ρ is above 0, so words that are further apart in the
+# tree are more interdependent. For the untrained model, ρ is about 0. The bars show 95 % intervals over sentences.
 trained, untrained = at[run.last]["logits"], at[0]["logits"]
 print(trained[["di", "syntactic_correlation", "pairs"]].round(3).to_string())
 assert trained["di"].is_monotonic_decreasing and (trained["di_low"] > 3 * untrained["di_high"]).all()

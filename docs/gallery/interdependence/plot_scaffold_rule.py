@@ -2,10 +2,11 @@
 Does a rule transfer to unfamiliar words?
 =========================================
 
-In a language of random words, α announces ω three words later, whatever two words (the scaffold) are between them.
-In one training text, the scaffolds also occur without α and ω (familiar); in the other, they do not.
-:class:`~lmdyn.callbacks.ScaffoldRule` measures the probability of ω after scaffolds of the training text, and
-after other scaffolds that were never between α and ω (Saphra & Lopez 2020).
+In a language of random words, the word α announces the word ω three words later. The two words between α and ω are the
+scaffold, and may be any two words. In one training text, the scaffolds also occur without α and ω (familiar). In the
+other training text, the scaffolds occur only between α and ω (unfamiliar). :class:`~lmdyn.callbacks.ScaffoldRule`
+measures the probability of ω after scaffolds of the training text. The observer also measures the probability after
+other scaffolds, which were never between α and ω (Saphra & Lopez 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -45,10 +46,10 @@ panels[0].set_ylabel("probability of ω after α and scaffold")
 panels[1].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Yes: the model predicts ω nearly as well across words that were never between α and ω. The difference is larger if
-# the model knows the scaffolds only from the rule: the prediction has begun to depend on the scaffolds. The floor is
-# the probability of one word out of 32. Bars are standard errors over 200 instances, clustered by scaffold, for one
-# seed.
+# The rule transfers: the model predicts ω nearly as well after scaffolds that were never between α and ω. The
+# difference is larger if the training text contains the scaffolds only between α and ω. In this text, the prediction
+# has begun to depend on the scaffolds. The floor is the probability of one word out of 32. The bars show standard
+# errors over 200 instances, clustered by scaffold, for one seed.
 end = curves.iloc[-1]
 lost = {scaffold: end[scaffold, "in"] - end[scaffold, "out"] for scaffold in ("familiar", "unfamiliar")}
 print(f"probability of ω, untrained {curves.iloc[0].max():.3f}, at the end:", end.round(3), sep="\n")

@@ -3,8 +3,8 @@ A barrier between two seeds, and how much of it is the order of units
 =====================================================================
 
 :class:`~lmdyn.callbacks.Landscape` computes the loss along the straight line between two networks. Two seeds have their
-units in different orders: with ``match``, the units of the other network are permuted first, so that its weights are
-close to the own ones. That leaves what it computes unchanged.
+units in different orders. With ``match``, the observer first permutes the units of the other network. After the
+permutation, the weights of both networks are close. The permutation does not change the output of the other network.
 """
 
 import matplotlib.pyplot as plt
@@ -29,9 +29,9 @@ ax.set(xlabel="position on the line: 0 is the other seed, 1 this one", ylabel="l
 ax.legend(frameon=False)
 
 # %%
-# The barrier is the highest rise above the dotted line, with an interval over sentences. Matching removes most of the
-# barrier. The rest may come from the matching, which finds a local optimum, from the size of the networks, or from
-# what the networks learned.
+# The barrier is the highest rise of the loss above the dotted line, with an interval over sentences. Matching removes
+# most of the barrier. Three causes are possible for the rest of the barrier: the local optimum of the matching, the
+# size of the networks, and what the networks learned.
 barrier = rows[rows["quantity"].str.startswith("barrier")].pivot(
     index="units", columns="quantity", values="value"
 )

@@ -2,8 +2,8 @@
 How does the rank of a layer change in training?
 ================================================
 
-:class:`~lmdyn.callbacks.Geometry` measures the effective rank of a layer's activations: RankMe, the exponential of the
-entropy of their singular values. What as many Gaussian vectors have is the upper end.
+:class:`~lmdyn.callbacks.Geometry` measures the effective rank of a layer's activations. The measure is RankMe, the
+exponential of the entropy of the singular values. The RankMe of the same number of Gaussian vectors is the upper limit.
 """
 
 import matplotlib.pyplot as plt
@@ -26,9 +26,10 @@ ax.set(xlabel="optimizer updates", ylabel="RankMe", xscale="symlog", xlim=(-0.1,
 ax.legend(frameon=False)
 
 # %%
-# The vectors are not centred. At first, the vectors of the last layer have nearly one direction, which is their mean.
-# The rank falls to 1, and rises when the model learns more than the words' frequencies. The curve of one seed shows
-# little: ``lmdyn phases`` finds the bends of each curve, and compares the bends over seeds.
+# RankMe does not centre the vectors. Early in training, the vectors of the last layer have nearly one direction, the
+# direction of their mean, and the rank falls to 1. The rank rises when the model learns more than the frequencies of
+# the words. The curve of one seed is weak evidence. ``lmdyn phases`` finds the bends of each curve, and compares the
+# bends over seeds.
 course = ranks["h2"]
 lowest = course.idxmin()
 print(

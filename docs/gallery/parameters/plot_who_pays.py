@@ -3,8 +3,8 @@ Which layer pays for the fall of the loss?
 ==========================================
 
 :class:`~lmdyn.callbacks.LossChangeAllocation` divides each change of the loss between two checkpoints among all
-parameters: the gradient along the straight line between them, times their change. The shares add up to the change, also
-for each class of words.
+parameters. The share of a parameter is the gradient along the straight line between the checkpoints, times the change
+of the parameter. The shares add up to the change of the loss, also for each class of words.
 """
 
 import matplotlib.pyplot as plt
@@ -44,9 +44,10 @@ right.set(ylabel="share of the fall", title="by class of the word")
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# The shares are those of straight lines between checkpoints. The updates, which ``allocation: path`` follows during
-# training, have other shares: a parameter can help along one way and hurt along the other. In five LSTMs of this kind,
-# the output layer's share of the fall was about 0.24 higher along lines than along updates.
+# The figure shows the shares along straight lines between checkpoints. ``allocation: path`` follows the updates during
+# training, and gives other shares. A parameter can decrease the loss along one path and increase the loss along the
+# other path. In five LSTMs of this kind, the output layer's share of the fall was about 0.24 higher along lines than
+# along updates.
 whole = rows[(rows["quantity"] == "loss_change")]["value"].sum()
 added = by_layer.iloc[-1].sum()
 print(f"the loss changes by {whole:.2f} nats; the shares add up to {added:.2f}")

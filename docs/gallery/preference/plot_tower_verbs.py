@@ -2,10 +2,10 @@
 Which tower predicts verbs?
 ===========================
 
-Two encoders with different random weights are trained together to predict each word from its context. Afterwards,
-:class:`~lmdyn.callbacks.TowerPreference` trains an output layer on each encoder alone, with the encoders frozen.
-The preference of a word is the logarithm of the ratio of the two probabilities; it is above 0 if the primary tower
-predicts the word better (He & Toyoizumi 2022).
+The script trains two encoders (towers) with different random weights together, to predict each word from its context.
+After this training, :class:`~lmdyn.callbacks.TowerPreference` freezes the encoders, and trains an output layer on each
+encoder alone. The preference of a word is the logarithm of the ratio of the two probabilities. The preference is above
+0 if the primary tower predicts the word better (He & Toyoizumi 2022).
 """
 
 import matplotlib.pyplot as plt
@@ -44,10 +44,10 @@ ax.set(
 ax.legend(frameon=False, fontsize=8)
 
 # %%
-# Points are words, bars their means. Before training, no tower has a preference; after training, the towers have
-# divided the words between them. But here, the verbs do not belong to one tower: each tower predicts some of them
-# better. Output layers from other initial weights give similar preferences, so the preferences are mostly those of
-# the encoders. The name *primary* is no finding: it means the tower with the higher mean probability.
+# The points are words, and the bars are the means of the words. Before training, no tower has a preference. After
+# training, the towers have divided the words between them. The verbs do not belong to one tower: each tower predicts
+# some verbs better. Output layers with other initial weights give similar preferences, so the preferences are mostly
+# those of the encoders. The *primary* tower is the tower with the higher mean probability, by definition.
 verbs = words[(words["step"] == run.last) & (words["upos"] == "VERB")]["value"]
 print(
     f"{len(verbs)} verbs, mean {verbs.mean():+.2f}; {(verbs > 0).mean():.0%} are better predicted by the primary tower"

@@ -2,9 +2,9 @@
 Which words do independent components hold together?
 ====================================================
 
-:class:`~lmdyn.callbacks.WordClusters` finds independent components of the word vectors. A cluster is the set of
-words whose value in a component is beyond 2.5 standard deviations (He & Toyoizumi 2022). The observer uses neither
-text nor tags; here, the tags are used afterwards, to interpret the clusters.
+:class:`~lmdyn.callbacks.WordClusters` finds independent components of the word vectors. A cluster is the set of words
+with a value beyond 2.5 standard deviations in a component (He & Toyoizumi 2022). The observer uses neither text nor
+tags. The script uses the tags only to interpret the clusters.
 """
 
 import matplotlib.pyplot as plt
@@ -47,8 +47,8 @@ handles = [plt.Line2D([], [], marker="s", ls="", color=colors[tag]) for tag in t
 figure.legend(handles, tags_shown, loc="outside lower center", ncols=9, frameon=False, fontsize=8)
 
 # %%
-# The figure shows the nine largest clusters, with their strongest words first. After training, most words of a
-# cluster have the same part of speech; before training, clusters are smaller, and their words are
+# The figure shows the nine largest clusters, with the strongest words of each cluster first. After training, most words
+# of a cluster have the same part of speech. Before training, the clusters are smaller, and the words of a cluster are
 # unrelated. The floor is the untrained model.
 average = large["purity"].groupby("step").mean()
 print(

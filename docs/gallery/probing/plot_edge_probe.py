@@ -2,9 +2,9 @@
 Which structure can be read from a masked language model?
 =========================================================
 
-:class:`~lmdyn.callbacks.EdgeProbe` trains a linear classifier on the frozen states of one or two spans of words,
-for each layer and task: part of speech, kind of phrase, semantic role, coreference (Tenney et al. 2018). The most
-frequent label is one floor, the untrained model another.
+:class:`~lmdyn.callbacks.EdgeProbe` trains a linear classifier on the frozen states of one or two spans of words. The
+observer trains a classifier for each layer and task: part of speech, kind of phrase, semantic role, coreference (Tenney
+et al. 2018). The figure has two floors: the most frequent label, and the untrained model.
 """
 
 import matplotlib.pyplot as plt
@@ -40,10 +40,10 @@ ax.set(xticks=places, xticklabels=labels, ylabel="micro-F1, best of three layers
 ax.legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# Most of the probe's score comes from the words themselves: random weights keep them distinct, so the untrained
-# model is far above the most frequent label. The effect of training is the distance between the last two bars:
-# parts of speech and phrases gain most. Coreference shows no effect: nearly all pairs of mentions have the same
-# label, and the scores are hardly above the most frequent label.
+# Most of the probe's score comes from the words themselves. Random weights keep the words distinct, so the untrained
+# model is far above the most frequent label. The effect of training is the distance between the last two bars. Parts of
+# speech and phrases gain most from training. For coreference, training has no visible effect. Nearly all pairs of
+# mentions have the same label, and the scores are hardly above the most frequent label.
 gain = (f1[run.last] - f1[0])[tasks]
 print("gain by training:", *(f"{label} {g:+.2f}" for label, g in zip(labels, gain, strict=True)))
 assert f1[0]["pos"] > 3 * majority["pos"]

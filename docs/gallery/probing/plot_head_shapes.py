@@ -2,10 +2,10 @@
 Which heads are diagonal, which vertical?
 =========================================
 
-:class:`~lmdyn.callbacks.AttentionPatterns` averages the attention of each head over a text. A diagonal head
-attends to the neighbours of a token, a vertical head to the special tokens at the beginning and end of a row
-(Kovaleva et al. 2019). The model is an ALBERT that applies its one layer three times, so the sites are
-``layer@0``, ``layer@1`` and ``layer@2``.
+:class:`~lmdyn.callbacks.AttentionPatterns` averages the attention of each head over a text. A diagonal head attends to
+the neighbours of a token. A vertical head attends to the special tokens at the beginning and end of a row (Kovaleva et
+al. 2019). The model is an ALBERT that applies its only layer three times, so the sites are ``layer@0``, ``layer@1`` and
+``layer@2``.
 """
 
 import matplotlib.pyplot as plt
@@ -32,10 +32,10 @@ figure.supylabel("position of the token", fontsize=10)
 figure.colorbar(image, ax=panels, label="mean attention", shrink=0.7)
 
 # %%
-# The untrained heads distribute their attention evenly: their weights on two neighbours or on the special tokens
-# are the floor. All trained heads are diagonal above this floor, most strongly in the second and third
-# application. No head is vertical: the trained heads give the special tokens less weight than the untrained heads
-# do.
+# The untrained heads distribute their attention evenly. The floor is the weight of the untrained heads on two
+# neighbours, or on the special tokens. All trained heads are diagonal above this floor, most strongly in the second and
+# third application. No head is vertical: the trained heads give the special tokens less weight than the untrained
+# heads.
 print(scores.round(3).to_string())
 trained, floor = scores.loc[run.last], scores.loc[0]
 assert (trained["diagonal"] > 1.5 * floor["diagonal"].max()).all()

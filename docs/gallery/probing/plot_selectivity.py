@@ -2,9 +2,9 @@
 Is it the probe or the model that knows the part of speech?
 ===========================================================
 
-A classifier on the states of a layer predicts the part of speech with high accuracy. But it could also have
+A classifier on the states of a layer predicts the part of speech with high accuracy. However, the classifier may have
 memorised the words. :class:`~lmdyn.callbacks.DiagnosticProbe` trains the same classifier on a control task, with a
-random label for each word type. The difference of the two accuracies is the selectivity (Hewitt & Liang 2019).
+random label for each word type. The selectivity is the difference of the two accuracies (Hewitt & Liang 2019).
 """
 
 import matplotlib.pyplot as plt
@@ -39,11 +39,12 @@ figure.legend(
 )
 
 # %%
-# In the untrained model, the probe itself knows the tags. From random states, it predicts the part of speech far more
-# accurately than the most frequent tag does, but it predicts random labels equally well, so the selectivity is 0 or
-# less. After training, the probe predicts the part of speech of the current word better from each layer, and the random
-# label from none. The layers distinguish words by their function, which is knowledge of the model. The control task in
-# the right panel also labels the types of the current word. The intervals below are over sentences (bootstrap).
+# With the untrained model, the probe itself learns the tags. From random states, the probe predicts the part of speech
+# far more accurately than the most frequent tag does. However, the probe predicts random labels equally well, so the
+# selectivity is 0 or less. After training, the probe predicts the part of speech of the current word better from each
+# layer. From no layer does the probe predict the random label better. The layers distinguish words by their function,
+# and the model has learned this distinction. In the right panel, the control task also labels the types of the current
+# word. The intervals below are over sentences (bootstrap).
 print("selectivity for the current word, h2, 95 % interval:")
 for step in (0, run.last):
     print(f"  step {step}: {low[step, 'h2', 'current']:+.2f} to {high[step, 'h2', 'current']:+.2f}")

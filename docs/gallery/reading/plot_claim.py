@@ -2,9 +2,10 @@
 A claim with a verdict from three seeds
 =======================================
 
-A claim defines one number of a run, the region in which it is true, its floor, and the conditions that make it
-void. It is judged on runs of several seeds: it holds, fails, is undecided, void or not measured. Three seeds
-decide only if the intervals of all of them are on the same side.
+A claim defines one number of a run, and the region in which the claim is true. A claim also defines a floor, and the
+conditions that make the number meaningless. lmdyn judges a claim on runs of several seeds. The verdict is holds, fails,
+undecided, void or not measured. Three seeds decide a claim only if the intervals of all three seeds are on the same
+side.
 """
 
 import matplotlib.pyplot as plt
@@ -40,9 +41,9 @@ for row in judgement:
     print(f"{row.claim.says}: {row.verdict}", *row.reasons, sep="\n    ")
 
 # %%
-# Points are seeds, with 95 % intervals over words; the bar is the interval for another seed (Student's t). For the
-# last layer, all three intervals lie in the region, so the claim holds. For the first layer, none does. Both claims
-# are exploratory, which the verdict states: we defined them after we had seen runs.
+# The points are seeds with 95 % intervals over words. The bar is the interval for another seed (Student's t). For the
+# last layer, all three intervals lie in the region, so the claim holds. For the first layer, no interval lies in the
+# region. The verdict states that both claims are exploratory, because we defined the claims after we had seen runs.
 figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 for y, row in enumerate(judgement):
     (part,) = row.parts

@@ -2,9 +2,9 @@
 Attach to a Hugging Face model built from a config
 ==================================================
 
-Observers can be attached to any ``LightningModule``. This one wraps a small Llama of transformers with random
-weights. Its batches come from transformers' own collator, whose labels are the input. The observers find the
-blocks of the model, and determine the meaning of the labels by measurement.
+You can attach observers to any ``LightningModule``. The module of this script wraps a small Llama of transformers with
+random weights. The batches come from transformers' own collator, which uses the input as labels. The observers find the
+blocks of the model. The observers also measure which logits each label belongs to.
 """
 
 import lightning as L
@@ -87,7 +87,8 @@ right.legend(frameon=False, fontsize=8)
 
 # %%
 # The settings of the observations contain what the observers found. The labels are the tokens themselves, so each label
-# belongs to the previous logits (``next``). The blocks move away from the word vectors as the loss decreases.
+# belongs to the previous logits (``next``). As the loss decreases, the similarity of the blocks and the word vectors
+# decreases.
 print("labels:", observers[0].settings["labels"])
 print("sites:", observers[1].settings["sites"])
 assert observers[0].settings["labels"] == "next"

@@ -2,10 +2,11 @@
 An observer of your own: is a model's confidence deserved?
 ==========================================================
 
-An observer that needs one pass over its text is a class with an ``accumulator``, which receives each batch and
-returns a table. The base class handles the schedule, the pass, replay and isolation from the training. This
-observer compares the probability of the likeliest word with the frequency with which this word occurs (calibration
-error, Guo et al. 2017), while an LSTM is trained.
+An observer that needs one pass over its text is a class with the method ``accumulator``. This method returns an object
+that receives each batch and returns a table. The base class handles the schedule, the pass, replay and the isolation
+from the training. The observer of this script measures the calibration error (Guo et al. 2017). The error compares the
+probability of the likeliest word with the frequency at which the likeliest word occurs. The script observes an LSTM
+during training.
 """
 
 import lightning as L
@@ -85,10 +86,10 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# Mostly: at the end, confidence and accuracy are within a few hundredths of each other (one seed, validation
-# text). In the first updates, the model is underconfident: it predicts one frequent word, which is correct more
-# often than the flat probabilities say. The calibration error is a mean over bins. This error can be large although the
-# two means agree, if some bins are too confident and others not confident enough.
+# The confidence is mostly deserved: at the end, confidence and accuracy are within a few hundredths of each other (one
+# seed, validation text). In the first updates, the model is underconfident. The model then predicts one frequent word,
+# and this word is correct more often than the flat probabilities suggest. The calibration error is a mean over bins. If
+# some bins are too confident and others are not confident enough, the error can be large although the two means agree.
 print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
 assert curves["error"].iloc[-1] < 0.05
 assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05

@@ -2,8 +2,8 @@
 Read the parquet: who pays for the loss?
 ========================================
 
-Observers write tidy tables: one row for each step, quantity, site and group. ``pandas.read_parquet`` of the folder
-reads them; polars and DuckDB read them as well.
+Observers write tidy tables with one row for each step, quantity, site and group. ``pandas.read_parquet`` reads the
+folder of an observer. polars and DuckDB can also read the folder.
 """
 
 import matplotlib.pyplot as plt
@@ -15,10 +15,10 @@ rows = pd.read_parquet(run.folder / "observations" / "learning_curves")
 print(rows.query("by == 'upos' and group == 'NOUN'").tail(4).to_string(index=False))
 
 # %%
-# The loss of a text is the sum of the losses of its words. The contribution of a part of speech is its mean loss
-# times its share of the words. The shares of the words come from the training text (``token_counts`` of the
-# datamodule). The figure leaves out ends of sentences, which have no part of speech. The model predicts them easily, so
-# the parts add up to more than the loss over all tokens.
+# The loss of a text is the sum of the losses of its words. The contribution of a part of speech is its mean loss times
+# its share of the words. The shares of the words come from the training text (``token_counts`` of the datamodule). The
+# figure leaves out ends of sentences, which have no part of speech. The model predicts ends of sentences easily, so the
+# parts add up to more than the loss over all tokens.
 losses = rows.query("quantity == 'loss' and by == 'upos'").pivot(
     index="step", columns="group", values="value"
 )
@@ -35,8 +35,8 @@ handles, names = ax.get_legend_handles_labels()
 ax.legend(handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 # %%
-# Nouns and verbs contribute most at the end, and more than their share of the words, because there are many of
-# them to choose from. Punctuation contributes less than half of its share.
+# At the end, nouns and verbs contribute most. Their contribution is larger than their share of the words, because the
+# model has many nouns and verbs to choose from. Punctuation contributes less than half of its share.
 share_of_words, share_of_loss = counts / counts.sum(), paid.iloc[-1] / paid.iloc[-1].sum()
 both = pd.DataFrame({"of words": share_of_words, "of loss": share_of_loss}).loc[order[:6]]
 print(both.round(2).to_string())

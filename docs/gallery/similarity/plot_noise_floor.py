@@ -2,8 +2,9 @@
 Is SVCCA of noise zero?
 =======================
 
-No. Two sets of Gaussian vectors have nothing in common, but a canonical correlation is a maximum over many
-directions, and some agree by chance. This floor depends on the number of tokens per dimension.
+SVCCA of noise is not zero. Two sets of Gaussian vectors have nothing in common. However, a canonical correlation is a
+maximum over many directions, and some directions agree by chance. The value for noise is a floor, which depends on the
+number of tokens per dimension.
 """
 
 import matplotlib.pyplot as plt
@@ -43,9 +44,10 @@ ax.minorticks_off()
 ax.legend(frameon=False)
 
 # %%
-# Lines are means of five draws, bands their range. With two tokens per dimension, SVCCA of noise is above one half.
-# SVCCA of noise is below one tenth only with a hundred tokens per dimension. Debiased CKA is near zero throughout.
-# Always compare a similarity with its floor: the untrained model of another seed, shuffled labels, or noise.
+# The lines are means of five draws, and the bands show the range of the draws. With two tokens per dimension, SVCCA of
+# noise is above one half. SVCCA of noise is below one tenth only with a hundred tokens per dimension. Debiased CKA is
+# near zero for all numbers of tokens. Always compare a similarity with its floor: the untrained model of another seed,
+# shuffled labels, or noise.
 print(
     *(f"{n:5d} tokens: SVCCA {v:.2f}" for n, v in zip(TOKENS, floors["SVCCA"].mean(1), strict=True)), sep="\n"
 )

@@ -2,9 +2,9 @@
 What did the second half of training change?
 ============================================
 
-This script compares a model with its own earlier weights. ``Previous`` is the checkpoint before each observation;
+This script compares a model with its own earlier weights. ``Previous`` is the checkpoint before each observation.
 ``Earlier(at=[156])`` is the checkpoint of step 156, at half of the training. The measure is linear CKA over 5,000
-tokens; 1 means that the geometry of a layer did not change.
+tokens. If the value is 1, the geometry of a layer did not change.
 """
 
 import matplotlib.pyplot as plt
@@ -38,9 +38,9 @@ right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
 right.tick_params(axis="x", labelsize=8)
 
 # %%
-# The geometry is formed in the first half: it changes most between steps 32 and 100, while the loss falls below
-# the entropy of the word frequencies, which can be reached without context. The second half reduces the loss
-# further and changes the layers a little, and the word vectors least.
+# The geometry changes most in the first half of training, between steps 32 and 100. In these steps, the loss falls
+# below the entropy of the word frequencies. A model can reach this entropy without context. The second half of training
+# reduces the loss further, and changes the layers a little. The word vectors change least.
 print(
     f"loss: {loss[0]:.2f} at step 0, {loss[half]:.2f} at step {half}, {loss[run.last]:.2f} at step {run.last}"
 )

@@ -2,10 +2,10 @@
 Which layer looks like a tagger?
 ================================
 
-A part-of-speech tagger knows one linguistic category and nothing else. :class:`~lmdyn.callbacks.Similarity`
-compares the layers of a language model with the layer of the tagger, by SVCCA over 5,000 tokens, at each
-checkpoint of the language model. A tagger trained on shuffled labels, which it can only memorise, is the floor
-(Saphra & Lopez 2019).
+A part-of-speech tagger knows one linguistic category and nothing else. :class:`~lmdyn.callbacks.Similarity` compares
+the layers of a language model with the layer of the tagger, at each checkpoint of the language model. The measure is
+SVCCA over 5,000 tokens. The floor is a tagger that was trained on shuffled labels. This tagger can only memorise the
+labels (Saphra & Lopez 2019).
 """
 
 import matplotlib.pyplot as plt
@@ -35,9 +35,9 @@ panels[0].set_ylabel("SVCCA with the tagger's layer")
 panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
-# Both layers of the LSTM end above their floor, and the word vectors do not: the part of speech of the next word
-# depends on the words before it. At the beginning of training, a few directions contain 99 % of the variance, and
-# SVCCA means little: the floor follows the curve, or is above the curve.
+# At the end, both layers of the LSTM are above their floor, but the word vectors are not. The part of speech of the
+# next word depends on the words before it. At the beginning of training, a few directions contain 99 % of the variance.
+# SVCCA is then meaningless: the floor follows the curve, or is above the curve.
 beyond = (curves["tagger"] - curves["shuffled"]).rename(columns=labels)
 print("SVCCA beyond the floor, one seed:", beyond.iloc[[0, -1]].round(2), sep="\n")
 assert beyond.iloc[-1][["first layer", "last layer"]].min() > 0.15

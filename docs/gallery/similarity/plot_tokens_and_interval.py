@@ -2,9 +2,9 @@
 How much does the interval of a measure depend on the number of tokens?
 =======================================================================
 
-Two seeds of a language model are compared on 500 to 8,000 tokens of the same text. With ``jackknife``, the text is
-divided into blocks of sentences, each of which is left out in turn, and :class:`~lmdyn.callbacks.Similarity`
-reports a corrected value and its standard error over texts.
+This script compares two seeds of a language model on 500 to 8,000 tokens of the same text. With ``jackknife``,
+:class:`~lmdyn.callbacks.Similarity` divides the text into blocks of sentences, and leaves out each block in turn. The
+observer reports a corrected value and its standard error over texts.
 """
 
 import matplotlib.pyplot as plt
@@ -45,8 +45,8 @@ panels[1].legend(frameon=False, fontsize=8)
 
 # %%
 # The intervals (Student's t, 19 degrees of freedom) are for this pair of models on other text. From 1,000 to 8,000
-# tokens, both errors decrease to less than a half. The errors do not describe the variation over seeds, which only more
-# seeds can show.
+# tokens, both errors decrease to less than a half. The errors do not describe the variation over seeds. To measure the
+# variation over seeds, train more seeds.
 errors = table[["svcca_20_error", "debiased_linear_cka_error"]]
 print(errors.round(4).to_string())
 assert (errors.loc[8000] < errors.loc[1000] / 2).all()

@@ -3,9 +3,9 @@ Do two seeds agree?
 ===================
 
 Two language models with equal settings and data, but different initial weights, have no units in common.
-:class:`~lmdyn.callbacks.Similarity` measures whether their layers span the same directions. It compares one model
-at each of its checkpoints with the other model at the end of training. The other model before training is the
-floor.
+:class:`~lmdyn.callbacks.Similarity` measures whether the layers of the two models span the same directions. The
+observer compares each checkpoint of one model with the other model at the end of training. The floor is the other model
+before training.
 """
 
 import matplotlib.pyplot as plt
@@ -33,9 +33,9 @@ panels[0].set_ylabel("SVCCA, 5,000 tokens")
 panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
-# At the end, the layers of the two models agree far above the floor. Their word vectors do not. The curves of the
-# last layer are meaningless before step 100: there, the floor is above the curve, because one or two directions
-# contain 99 % of the variance.
+# At the end, the layers of the two models agree far above the floor. The agreement of the word vectors is hardly above
+# the floor. Before step 100, the curves of the last layer are meaningless. In these steps, one or two directions
+# contain 99 % of the variance, and the floor is above the curve.
 end = curves.iloc[-1]
 print(f"two seeds; at step {curves.index[-1]} (trained, floor):")
 print(

@@ -2,10 +2,11 @@
 When is a word acquired?
 ========================
 
-:class:`~lmdyn.callbacks.Surprisals` measures how surprising each word is to the LSTM of the gallery, as a mean over its
-contexts. :func:`~lmdyn.analysis.word_acquisition` fits a sigmoid to each word, and finds the step at which it falls one
-bit below the surprisal by frequency: from there on, the model knows more about the word than how often it occurs. The
-criterion of Chang & Bergen (2022) is half-way to the word's own least surprisal.
+:class:`~lmdyn.callbacks.Surprisals` measures the surprisal of each word for the LSTM of the gallery, as a mean over the
+contexts of the word. :func:`~lmdyn.analysis.word_acquisition` fits a sigmoid to the surprisals of each word. The
+function finds the step at which the sigmoid falls one bit below the surprisal by frequency. From this step on, the
+model knows more about the word than its frequency. The criterion of Chang & Bergen (2022) is half-way to the word's own
+lowest surprisal.
 """
 
 import matplotlib.pyplot as plt
@@ -36,12 +37,13 @@ right.set(xlabel="surprisal by frequency (bits)", ylabel="age (optimizer updates
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# After 312 updates, the model has acquired six of ten words. By the relative criterion, half-way to the word's lowest
-# surprisal, nearly every word has an age, also a word that the model hardly knows. The absolute criterion depends on
-# frequency: an untrained model gives all words the same surprisal. For the rarest words, this surprisal is already
-# below the one by frequency, so these words are acquired from the start, and rare words reach their cutoff earlier
-# than frequent ones. The age of a word that is not acquired is above the last step. Least squares ignores this
-# censoring, and finds about half of the effect that the censored regression finds.
+# After 312 updates, the model has acquired six of ten words. The relative criterion is half-way to the word's lowest
+# surprisal. With the relative criterion, nearly every word has an age, even a word that the model hardly knows. The
+# absolute criterion depends on frequency, because an untrained model gives all words the same surprisal. For the rarest
+# words, the surprisal of the untrained model is already below the surprisal by frequency. These words count as acquired
+# from the start, and rare words reach their cutoff earlier than frequent words. If the model does not acquire a word,
+# the age of the word is censored: the age is above the last step. Least squares ignores this censoring, and finds about
+# half of the effect that the censored regression finds.
 print(ages["censored"].value_counts().to_dict(), published["censored"].value_counts().to_dict())
 found = {
     censoring: acquisition_regression(ages, ["unigram", "length"], censoring=censoring).coefficients

@@ -2,10 +2,11 @@
 Which noun completes the sentence?
 ==================================
 
-:class:`~lmdyn.callbacks.Choices` measures how often a model gives the right one of several completions the highest
-probability, as in EWoK, COMPS or entity tracking. Here, an item is the beginning of a sentence of the embedded corpus,
-up to a noun, with four options: the noun that follows, and three others. In ``any`` items, the others are drawn from
-all words; in ``nouns``, they are nouns of the same form, so that only the topic and the words before can tell.
+:class:`~lmdyn.callbacks.Choices` measures how often a model gives the highest probability to the right one of several
+completions, as in EWoK, COMPS or entity tracking. In this script, an item is the beginning of a sentence of the
+embedded corpus, up to a noun. An item has four options: the noun that follows, and three other words. In ``any`` items,
+the script draws the other words from all words. In ``nouns`` items, the script draws nouns of the same form. In
+``nouns`` items, the model can recognise the right noun only by the topic and the words before the noun.
 """
 
 import sys
@@ -63,9 +64,10 @@ ax.set(xlabel="optimizer updates", ylabel="accuracy", xscale="symlog", xlim=(0, 
 ax.legend(frameon=False, fontsize=8)
 
 # %%
-# For some fifty updates, the model knows frequencies only, which help among nouns of the same form at least as much as
-# among any words: many nouns are rare. Then it learns which words can follow, and accuracy among any words rises to
-# 0.6, while accuracy among nouns hardly changes: what a noun depends on is not learned in this training.
+# For some fifty updates, the model knows only frequencies. Among nouns of the same form, frequencies help at least as
+# much as among any words, because many nouns are rare. Then the model learns which words can follow, and accuracy among
+# any words rises to 0.6. Accuracy among nouns hardly changes: in this training, the model does not learn what a noun
+# depends on.
 print(of["accuracy"].round(2).to_string())
 assert of["accuracy_low"]["any"].iloc[-1] > of["accuracy_high"]["nouns"].iloc[-1] > 0.25
 

@@ -2,9 +2,9 @@
 When does a model learn determiners?
 ====================================
 
-A two-layer LSTM is trained to predict the next word of the embedded corpus.
-:class:`~lmdyn.callbacks.LearningCurves`, one of the callbacks of its ``Trainer``, measures the loss on 10,000
-words of validation text at the scheduled steps and groups them by part of speech.
+The script trains a two-layer LSTM to predict the next word of the embedded corpus.
+:class:`~lmdyn.callbacks.LearningCurves`, one of the callbacks of the ``Trainer``, measures the loss on 10,000 words of
+validation text. The observer measures the loss at the scheduled steps, and groups the words by part of speech.
 """
 
 import matplotlib.pyplot as plt
@@ -33,9 +33,9 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# At step 0, every loss is the logarithm of the number of words. Determiners are few and frequent, so word frequencies,
-# which a model learns first, explain most of their loss. The loss of determiners has decreased by more than two nats
-# when the loss of nouns and verbs has increased.
+# At step 0, every loss is the logarithm of the number of words. Determiners are few and frequent, so word frequencies
+# explain most of their loss. A model learns word frequencies first. When the loss of determiners has decreased by more
+# than two nats, the loss of nouns and verbs is higher than at step 0.
 fall = losses.loc[0] - losses
 step = fall.index[fall["DET"] > 2][0]
 print(

@@ -3,8 +3,8 @@ Does a model know facts, or only which word is a likely answer?
 ===============================================================
 
 The documents of the embedded corpus state facts, for example who works for whom, or the capital of a country.
-:class:`~lmdyn.callbacks.WorldKnowledge` queries them with a mask in place of the object. The floor is the score of
-the most frequent object of each relation, which requires no knowledge of facts (Petroni et al. 2019).
+:class:`~lmdyn.callbacks.WorldKnowledge` queries these facts with a mask in place of the object. The floor is the score
+of the most frequent object of each relation, which requires no knowledge of facts (Petroni et al. 2019).
 """
 
 import matplotlib.pyplot as plt
@@ -45,9 +45,9 @@ right.tick_params(axis="x", rotation=40)
 right.set_title(f"at step {run.last}", fontsize=10)
 
 # %%
-# At the end, the model answers some of the questions correctly; for most of its training, it answers none. But in no
-# relation is the model better than the most frequent answer, so the figure does not show that the model knows a fact.
-# With few facts, this floor is high; the figure therefore shows the floor.
+# At the end, the model answers some of the questions correctly. For most of the training, the model answers no question
+# correctly. In no relation is the model better than the most frequent answer, so the figure does not show that the
+# model knows a fact. With few facts, the floor is high, and the figure therefore shows the floor.
 facts, known, right, floor = of_all.loc[run.last, ["facts", "known", "p_at_1", "majority"]]
 print(f"{known:.0f} of {facts:.0f} questions answered; P@1 {right:.2f}, floor {floor:.2f}")
 hits = last[last["quantity"] == "hit"]

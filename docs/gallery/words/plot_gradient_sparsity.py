@@ -2,8 +2,9 @@
 Does a gradient grow sparse for frequent words?
 ===============================================
 
-:class:`~lmdyn.callbacks.Sparsity` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged
-over the occurrences of each word, and its correlation ρ with the word's frequency in the training text.
+:class:`~lmdyn.callbacks.Sparsity` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged over
+the occurrences of each word. The observer also measures the correlation ρ of χ with the frequency of the word in the
+training text.
 """
 
 import matplotlib.pyplot as plt
@@ -26,9 +27,9 @@ ax.set(xlabel="optimizer updates", ylabel="ρ of χ with word frequency", xscale
 ax.legend(frameon=False, title="gradient at the")
 
 # %%
-# Bars are standard errors over words. The twenty most frequent words are left out, because a few extreme points
-# can produce a correlation. At the end, the gradient at the last layer is sparser for more frequent predicted
-# words: ρ is several errors above 0, and above that of the untrained model, which is the floor.
+# The bars are standard errors over words. The figure leaves out the twenty most frequent words, because a few extreme
+# points can produce a correlation. At the end, the gradient at the last layer is sparser for more frequent predicted
+# words. ρ is several standard errors above 0. ρ is also above the floor, the ρ of the untrained model.
 end = rho.index[-1]
 untrained, trained = (f"{rho['h2'][s]:.2f} ± {error['h2'][s]:.2f}" for s in (0, end))
 words = rows[(rows["quantity"] == "words") & (rows["pos_class"] == "no_top20")]["value"].iloc[-1]

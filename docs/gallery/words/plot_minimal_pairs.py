@@ -2,10 +2,11 @@
 Which rules of grammar does a model learn first?
 ================================================
 
-Each pair has a sentence of the embedded corpus and the same sentence with one rule broken: the number of a verb or of a
-determiner, the order of determiner and noun, or a missing verb. :class:`~lmdyn.callbacks.MinimalPairs` measures how
-often a model gives the right sentence the higher probability (Warstadt et al. 2020). In a control paradigm, neither
-sentence of a pair is better: the sentences differ in a name, and the script calls one of them right at random.
+Each pair has a sentence of the embedded corpus, and the same sentence with one rule broken. The rules are the number of
+a verb or of a determiner, the order of determiner and noun, and the presence of a verb.
+:class:`~lmdyn.callbacks.MinimalPairs` measures how often a model gives the right sentence the higher probability
+(Warstadt et al. 2020). In a control paradigm, neither sentence of a pair is better. The sentences of a control pair
+differ in a name, and the script calls one sentence right at random.
 """
 
 import sys
@@ -70,11 +71,10 @@ ax.set(xlabel="optimizer updates", ylabel="accuracy", xscale="symlog", xlim=(0, 
 ax.legend(frameon=False, fontsize=8)
 
 # %%
-# The model learns the order within few updates: at first, it prefers the wrong order in almost all pairs, and later the
-# right order in almost all. The figure does not show that the model learns agreement: the model is right as often as at
-# step 0, when it prefers the right form of some frequent pairs by chance. An onset at step 0 is a preference of the
-# untrained model.
-# The control stays at chance.
+# The model learns the order within few updates. At first, the model prefers the wrong order in almost all pairs, and
+# later the right order in almost all pairs. The figure does not show that the model learns agreement. The model is
+# right as often as at step 0, when it prefers the right form of some frequent pairs by chance. If an onset is at step
+# 0, the onset is a preference of the untrained model. The control stays at chance.
 print({rule: (step, round(accuracy[rule].iloc[-1], 2)) for rule, step in onsets.items()})
 ratios = table[table["quantity"].eq("log_ratio")].pivot(
     index="step", columns=["group", "pair"], values="value"

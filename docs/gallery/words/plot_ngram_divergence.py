@@ -2,9 +2,10 @@
 Does a model pass through n-grams?
 ==================================
 
-A language model first predicts words by their frequency, then by the word before, then by more words: at each step it
-is nearest to an n-gram model of some order (Chang & Bergen 2022). :class:`~lmdyn.callbacks.NgramDivergence` counts the
-n-grams of the training text, and measures how far the model's predictions are from those of each order.
+A language model first predicts words by their frequency, then by the word before, and then by more words. At each step,
+the model is nearest to an n-gram model of some order (Chang & Bergen 2022). :class:`~lmdyn.callbacks.NgramDivergence`
+counts the n-grams of the training text. The observer measures how far the model's predictions are from the predictions
+of each n-gram model.
 """
 
 import sys
@@ -35,9 +36,9 @@ panels[0].legend(frameon=False, fontsize=8)
 
 # %%
 # The model is nearest to the frequencies of words first. Then the divergence from the frequencies rises, because the
-# model uses the words before, and the divergence from bigrams falls for longer. A minimum at the last observation is
-# censored: the divergence may fall further. Correlations with the log-probability of the next word (Michaelov et al.
-# 2025) have peaks.
+# model uses the words before the predicted word. The divergence from bigrams falls for longer. A minimum at the last
+# observation is censored, because the divergence may fall further. The correlations with the log-probability of the
+# next word (Michaelov et al. 2025) have peaks.
 extrema = ngram_extrema(table)
 primary = extrema["smoothing"].eq("raw") & extrema["order"].lt(3) | extrema["smoothing"].eq(
     "kneser_ney"

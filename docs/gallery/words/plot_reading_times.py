@@ -2,10 +2,11 @@
 How well does a model predict reading times?
 ============================================
 
-People read surprising words more slowly. :class:`~lmdyn.callbacks.Reading` measures, at each step, how much of the
-variance of reading times a model's surprisal explains beyond the length, frequency and position of a word. Here, the
-readers are simulated: each of five spends 12 ms more for each bit of a trigram model of the training text, so the model
-that fits them best is known. Times of people come from files (``ReadingFiles``).
+People read surprising words more slowly. At each step, :class:`~lmdyn.callbacks.Reading` measures how much of the
+variance of reading times a model's surprisal explains. The observer counts only variance that the length, frequency and
+position of a word do not explain. The script simulates five readers. Each reader spends 12 ms more for each bit of a
+trigram model of the training text. The model that fits the readers best is therefore known. To use reading times of
+people, read files with ``ReadingFiles``.
 """
 
 import sys
@@ -72,10 +73,10 @@ for ax in panels:
     ax.legend(frameon=False, fontsize=8)
 
 # %%
-# An untrained model explains as little as noise. The divergence falls for a hundred updates before the model's
-# surprisal explains more of the times than length, frequency and position do, because a model of frequencies adds no
-# information to frequency. The slope (ms per bit) is that of the model's surprisal, and need not be the planted one
-# of the trigrams.
+# An untrained model explains no more than noise. For a hundred updates, the divergence falls, but the model's surprisal
+# explains no more of the times than length, frequency and position do. In these updates, the model learns frequencies,
+# which are already in the baseline. The slope (ms per bit) is the slope of the model's surprisal. This slope need not
+# be the slope of the trigrams in the simulation.
 print(fits[["partial_r2", "chance", "delta_log_likelihood", "slope", "slope_error"]].round(4).to_string())
 assert fits["partial_r2"].loc[:20].max() < 0.001 < 0.02 < fits["partial_r2"].iloc[-1]
 

@@ -2,9 +2,9 @@
 When does an ALBERT reproduce a word, when does it predict it?
 ==============================================================
 
-:class:`~lmdyn.callbacks.TokenLearning` tests two abilities of a masked language model: to reproduce a word that it
-sees (reconstruction), and to predict a word that is masked (prediction). It groups the words by their part of
-speech (Chiang, Huang & Lee 2020).
+:class:`~lmdyn.callbacks.TokenLearning` tests two abilities of a masked language model. Reconstruction is the ability to
+reproduce a visible word, and prediction is the ability to predict a masked word. The observer groups the words by their
+part of speech (Chiang, Huang & Lee 2020).
 """
 
 import matplotlib.pyplot as plt
@@ -33,10 +33,10 @@ panels[0].set_ylabel("share of words that are right")
 panels[0].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
-# The model learns reconstruction first, and with a higher accuracy: at the end, it reproduces most visible words, but
-# does not predict most masked words. Masked function words are easier than masked content words, of which
-# there are more to choose from. The floor of prediction is the plateau that the model reaches within ten updates and
-# keeps up to step 56, when it predicts the most frequent tokens in any sentence.
+# The model learns reconstruction first, and with a higher accuracy. At the end, the model reproduces most visible
+# words, but does not predict most masked words. Masked function words are easier than masked content words, because the
+# model has more content words to choose from. The floor of prediction is the plateau that the model reaches within ten
+# updates and keeps up to step 56. On this plateau, the model predicts the most frequent tokens in any sentence.
 floor = curves["prediction"].loc[10:60].max()
 end, masked = run.last, overall.query("quantity == 'masked_words'")["value"].iloc[-1]
 print(f"step {end}: {curves['reconstruction'][end]:.2f} of all words reconstructed, ", end="")
