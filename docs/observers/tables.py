@@ -35,8 +35,14 @@ def recorded(cls: type[Observer]) -> str:
     prefix = snake_case(cls.__name__)
     tags = [([t.removeprefix(f"{prefix}/") for t in q.tags_of(prefix)], q) for q in cls.recorded if q.tags]
     stored = [([q.name], q) for q in cls.recorded if not q.tags]
-    text = f"Logged, each under `{prefix}/`:\n\n{table('tag', tags)}"
-    return text + (f"\nStored, not logged:\n\n{table('quantity', stored)}" if stored else "")
+    text = (
+        f"The observer logs these quantities under tags that begin with `{prefix}/`:\n\n{table('tag', tags)}"
+    )
+    return text + (
+        f"\nThe observer stores, but does not log, these further quantities:\n\n{table('quantity', stored)}"
+        if stored
+        else ""
+    )
 
 
 def fresh(page: str) -> str:
