@@ -87,8 +87,8 @@ def test_a_name_that_is_mistyped(tmp_path, monkeypatch, capsys, typed, close):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="1"):
         main(["fit", "--config", typed])
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "`lmdyn configs` lists all" in line]
-    assert f"--config {typed!r}: expected a file or the name of a shipped configuration" in line
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Run `lmdyn configs`" in line]
+    assert f"--config {typed!r} is neither a file nor the name of a shipped configuration" in line
     named = line.partition("Close names: ")[2].partition(". ")[0].split(", ")
     assert named == [""] if close is None else close in named
 

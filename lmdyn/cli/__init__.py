@@ -1,7 +1,7 @@
 """The command line: inspect (first); fit, validate, test, predict (LightningCLI); analyze and report (afterwards)."""
 
 INSPECT_FIRST = (
-    "First: `python -m lmdyn.cli inspect MODEL` shows which observers run on it, and writes a starting yaml."
+    "Begin with `python -m lmdyn.cli inspect MODEL`: it shows the observers of MODEL, and writes a yaml."
 )
 """Epilog of the help of all other commands."""
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         if os.environ.get("LMDYN_TRACEBACK"):
             raise
-        logger.error("stopped by Ctrl-C")
+        logger.error("Ctrl-C stopped the command")
         raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:
         if os.environ.get("LMDYN_TRACEBACK") or not _of_configuration(error):
@@ -76,7 +76,7 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _COMMANDS = {
-    "inspect": "first: what runs on a model            inspect MODEL [--data DATA] [--write my.yaml]",
+    "inspect": "see which observers run on a model     inspect MODEL [--data DATA] [--write my.yaml]",
     "check": "find known errors before training       check --config FILE [--replay OVERLAY]",
     "fit": "train with observers                    fit --config FILE [--config OVERLAY] [--ckpt_path last]",
     "validate": "evaluate a checkpoint                   validate --config FILE --ckpt_path CHECKPOINT",
@@ -106,8 +106,8 @@ def _run(args: list[str]) -> None:
     if command in (None, "-h", "--help"):
         lines = "\n".join(f"{name:<11}{about}" for name, about in _COMMANDS.items())
         logging.getLogger("lmdyn").info(
-            "usage: lmdyn COMMAND …\n\n%s\n\nCOMMAND --help shows all options. Arguments of a class: fit --model.help "
-            "LSTMLanguageModel, --data.help GrammarCorpus,\n--trainer.callbacks.help Sparsity",
+            "usage: lmdyn COMMAND …\n\n%s\n\nCOMMAND --help shows all options. To see the arguments of a class: fit "
+            "--model.help\nLSTMLanguageModel, --data.help GrammarCorpus or --trainer.callbacks.help Sparsity",
             lines,
         )
     elif command == "--version":
@@ -128,7 +128,7 @@ def _run(args: list[str]) -> None:
         run_command(str(command), getattr(module, str(command)), args[1:])
     elif str(command).startswith("-"):  # LightningCLI would name the Trainer's commands only
         raise ValueError(
-            f"the command comes first: lmdyn COMMAND {command} …; commands are {', '.join(_COMMANDS)}"
+            f"{command} must follow the command: lmdyn COMMAND {command} …; commands are {', '.join(_COMMANDS)}"
         )
     elif command in _REMOVED:
         raise ValueError(f"the command {command} was removed: {_REMOVED[command]}")

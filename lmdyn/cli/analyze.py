@@ -202,7 +202,7 @@ def analyze(
     for sentence in weights.audit(stamps):
         log.warning("weights audit: %s", sentence)
     n_there = sum(map(len, there.values()))
-    log.info("%d observations made, %d existed already", work.made, n_there)
+    log.info("lmdyn made %d observations; %d existed already", work.made, n_there)
     work.raise_failures()
     return work.made
 
@@ -232,7 +232,7 @@ def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapp
     from lmdyn.models.pretrained import cached_folder
 
     if keep < (least := 2 * shard[1]):  # the observed one, and the next one
-        raise ValueError(f"--keep {keep}: expected at least {least}, two for each of {shard[1]} workers")
+        raise ValueError(f"--keep {keep}: expected {least} or more, two for each of {shard[1]} workers")
     return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE))
 
 
@@ -244,20 +244,20 @@ def _asked(
         updates_in(read_checkpoint([*subject.paths.values()][-1]))  # refuses steps of all optimizers
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
-        raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
+        raise ValueError("no observer is configured: give --observe NAME, or --config FILE with observers")
     names = [observer.name for observer in observers]
     called = {observer: (observer.name, type(observer).__name__) for observer in observers}
     for pattern in only:
         if not any(fnmatch.filter(of_one, pattern) for of_one in called.values()):
             near = did_you_mean(pattern, [name for of_one in called.values() for name in of_one]) or ";"
             raise ValueError(
-                f"--only: no observer {pattern!r} is configured{near} use --observe, or one of {', '.join(names)}"
+                f"--only: no observer {pattern!r} is configured{near} name one of {', '.join(names)}, or use --observe"
             )
     chosen = [o for o in observers if not only or any(fnmatch.filter(called[o], p) for p in only)]
     last = max(subject.paths)
     if scheduled and (of := [o.name for o in chosen if o.schedule.amounts]):
         raise ValueError(
-            f"--scheduled: {', '.join(of)}: amounts of text name no checkpoints: omit --scheduled, or name steps"
+            f"--scheduled requires steps, but {', '.join(of)} counts amounts of text: omit it, or name steps"
         )
 
     def due(observer: Observer, step: int) -> bool:
@@ -333,15 +333,15 @@ def _attach(
     try:
         counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{counts_path} cannot be read ({error})") from error
+        raise ValueError(f"{counts_path} cannot be read ({error}): restore the file") from error
     if any(o.probe is None and o.reads_data for o in observers):  # these observe the run's own validation set
         if type(datamodule) is L.LightningDataModule:  # of others' checkpoints
             raise ValueError("no data to observe: give --data FILE, or `data:` in the yaml of --config")
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         if not subject.own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):
             raise ValueError(
-                f"no tokenizer next to the weights, and {type(datamodule).__name__} would create another: "
-                "save the model's tokenizer there (tokenizer.save_pretrained), or give "
+                f"the folder of the weights has no tokenizer, and {type(datamodule).__name__} would create another "
+                "one. Save the model's tokenizer into the folder (tokenizer.save_pretrained), or set "
                 "data.init_args.tokenizer"
             )
         if tokenizer is not None and offers(datamodule, HasTokenizer):
@@ -360,8 +360,8 @@ def end_tokens(data: Sequence[Any]) -> list[str]:
     texts = [getattr(one, "corpus", None) or one for one in causal]
     written = {type(one).__name__ for one in texts if getattr(one, "hparams", {}).get("eos") is True}
     return [
-        f"{name}: the tokenizer's end token follows each document or sentence (`eos: true`). A model that has not "
-        "learned end tokens has a higher loss and other activations with them: set `eos: false` to read "
-        "the text as it is"
+        f"{name} puts the tokenizer's end token after each document or sentence (`eos: true`). A model that has not "
+        "learned end tokens has a higher loss and other activations on this text. Set `eos: false` to leave out "
+        "end tokens"
         for name in sorted(written)
     ]

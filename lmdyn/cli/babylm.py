@@ -84,7 +84,7 @@ def babylm(
     entries = list(_observers(backend, folder, exact=exact))
     if not entries:
         raise FileNotFoundError(
-            "none of the tasks' data is there: set BABYLM_DATA, or --data, to evaluation_data"
+            "the data of all tasks are missing: set BABYLM_DATA, or --data, to the folder evaluation_data"
         )
     settings = folder / f"observers_{backend}.yaml"
     text = yaml.safe_dump({"trainer": {"callbacks": entries}}, sort_keys=False)
@@ -121,7 +121,7 @@ def _observers(backend: Backend, folder: Path, *, exact: bool) -> Iterator[dict[
         try:
             (path, *_) = expand_paths([data["files"]], "*")
         except FileNotFoundError as error:
-            log.warning("%s is left out: %s", init["name"], error)
+            log.warning("lmdyn leaves out %s: %s", init["name"], error)
             continue
         if init["name"] == "aoa":
             data["files"] = str(_contexts(path, folder / "aoa.jsonl"))
@@ -184,7 +184,7 @@ class _Results:
         table = pd.DataFrame(self.scores)
         path = self.folder / f"scores_{self.backend}.csv"
         write_file(path, lambda unfinished: table.to_csv(unfinished, index=False, float_format="%.6g"))
-        log.info("scores in the pipeline's form, and corrected: %s", path)
+        log.info("lmdyn wrote the pipeline's scores and the corrected scores: %s", path)
 
     def _store(self, name: str) -> ObservationStore:
         return ObservationStore(self.folder / f"observed_{self.backend}" / "observations" / name)

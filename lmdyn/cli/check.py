@@ -245,6 +245,6 @@ def _of_memory(built: Built, held: Sequence[Cost], whose: str) -> tuple[list[Lin
 def _of_disk(built: Built, states: Cost) -> str:
     size = parameter_bytes(built.module)
     if built.plan.updates is None:  # e.g. the training ends by a time budget
-        return f"each checkpoint about {in_words(size)}, their number is unknown"
+        return f"each checkpoint takes about {in_words(size)}; the number of checkpoints is unknown"
     needed = preflight.disk_of_checkpoints(built.callbacks, size, states.memory, built.plan)
     return f"checkpoints about {in_words(needed)} of {in_words(free_disk(built.folder))} free"

@@ -67,10 +67,10 @@ def analyze(
 
     if keep is not None and revisions is None:
         raise ValueError(
-            "--keep applies to hub models, whose checkpoints are downloaded: give --revisions, or omit --keep"
+            "--keep applies only to models of the hub, for downloaded checkpoints: give --revisions, or omit --keep"
         )
     if status and shard:
-        raise ValueError("--status shows all shares: omit --shard")
+        raise ValueError("--status shows the checkpoints of all workers: omit --shard")
     if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
         run, checkpoints = str(Path(run).absolute().parents[1]), glob.escape(str(Path(run).absolute()))
     replay.analyze(
@@ -96,7 +96,7 @@ def analyze(
         return
     observers = [part for path in config for part in ("--config", str(path))]
     written = [sys.executable, "-m", "lmdyn.cli", "report", str(out or run), *observers]
-    log.info("to write the report: %s", shlex.join(written))
+    log.info("to write the report, run %s", shlex.join(written))
 
 
 def babylm(
@@ -126,7 +126,7 @@ def babylm(
         device: cpu, cuda, …; default: cuda if available
     """
     if data is None and "BABYLM_DATA" not in os.environ:
-        raise ValueError("expected the pipeline's folder evaluation_data: give --data, or set BABYLM_DATA")
+        raise ValueError("the pipeline's folder evaluation_data is unknown: give --data, or set BABYLM_DATA")
     if data is not None:
         os.environ["BABYLM_DATA"] = str(data.absolute())
     from lmdyn.cli import babylm as challenge
@@ -140,7 +140,7 @@ def babylm(
         device=_device(device),
         command=words,
     )
-    log.info("the files of the pipeline: %s", folder)
+    log.info("lmdyn wrote the files of the pipeline into %s", folder)
 
 
 def _device(name: str | None) -> str:
@@ -207,7 +207,7 @@ def report(
         ValueError: if several runs are given without ``--out``.
     """
     if len(run) > 1 and out is None:
-        raise ValueError("a report of several runs requires its own folder: give --out DIR")
+        raise ValueError("a report of several runs requires a separate folder: give --out DIR")
     from lmdyn.cli.recorded_observers import import_configured
     from lmdyn.cli.report import only_run, write_report
 
@@ -229,7 +229,7 @@ def prepare(*, rest: list[str], tokenizer: str | None = None) -> None:
     """
     folder = None if tokenizer is None else Path(tokenizer)
     if folder is not None and folder.is_file():
-        raise ValueError(f"--tokenizer {folder} is a file: expected a folder or a new name")
+        raise ValueError(f"--tokenizer {folder} is a file: give a folder, or a name that does not exist")
     from lmdyn.analysis.inspection.attributes import read_attribute
     from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option
     from lmdyn.runs.atomic_files import remove_links
@@ -244,7 +244,7 @@ def prepare(*, rest: list[str], tokenizer: str | None = None) -> None:
             raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: omit --tokenizer")
         remove_links(folder)
         made.save_pretrained(folder)
-        log.info("tokenizer: %s (%d tokens)", folder, len(made))
+        log.info("lmdyn saved the tokenizer in %s (%d tokens)", folder, len(made))
 
 
 def inspect(
@@ -291,7 +291,7 @@ def configs(study: str | None = None, *, to: Path = Path("configs")) -> None:
         sys.stdout.write("\n".join(shipped_files()) + "\n")
         return
     copied = copy_shipped(study, to)
-    log.info("%d files in %s", len(copied), to)
+    log.info("lmdyn copied %d files to %s", len(copied), to)
 
 
 def check(
@@ -318,8 +318,8 @@ def check(
     """
     if not any(word == "--config" or word.startswith("--config=") for word in rest):
         gone = any(word.startswith("--profile") for word in rest)
-        remedy = ": --profile was removed, check each of its configurations, --config lm.yaml --replay observers.yaml"
-        raise ValueError(f"expected --config FILE{remedy * gone}")
+        remedy = ". --profile was removed: check each configuration of the profile, --config lm.yaml --replay O.yaml"
+        raise ValueError(f"--config is missing: give --config FILE{remedy * gone}")
     from lmdyn.cli import check as checks
 
     good = checks.check(rest, replay, as_json=json)
@@ -352,7 +352,7 @@ def fork(
         out: folder of the fork; default: RUN_fork_K_<digest of the changes>
     """
     if (step is None) == (epoch is None):
-        raise ValueError("expected either --step K or --epoch E")
+        raise ValueError("give either --step K or --epoch E, not both")
     changes = {}
     for word in set:
         key, equals, value = word.partition("=")

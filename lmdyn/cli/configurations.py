@@ -44,7 +44,7 @@ def run_configuration(run: Path) -> Config:
     if isinstance(config, dict) and all(isinstance(config.get(k), dict) for k in ("trainer", "model")):
         return config
     raise ValueError(
-        f"{run / 'config.yaml'} is not the configuration of a run: expected trainer and model, with settings"
+        f"{run / 'config.yaml'} is not the configuration of a run: expected `trainer` and `model`, with settings"
     )
 
 

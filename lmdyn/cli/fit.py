@@ -153,19 +153,19 @@ class LmdynCLI(LightningCLI):
         action = next(a for a in parser._actions if a.dest == "config")
         action.__class__ = ConfigFile  # Lightning has already added its own action under these names
         for name in () if self._trains else OF_FIT:
-            parser.add_argument(f"--{name}", type=Any, help="of `fit`, not used by this command")
+            parser.add_argument(f"--{name}", type=Any, help="an option of `fit`; this command ignores it")
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the seed of the order of data, which is saved as the argument of the data that it sets."""
-        about = "seed of the order of data, independent of --seed_everything"
+        about = "the seed for the order of data, independent of --seed_everything"
         parser.add_argument("--data_seed", "--data-seed", type=int | None, default=None, help=about)
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Parse ``args`` regardless of ``sys.argv`` (Lightning warns of it); ``--data_seed`` sets the order of data."""
         self.config = parser.parse_args(args)
         if unused := [f"{name} {self.config[name]}" for name in OF_FIT if self.config.get(name) is not None]:
-            log.info("left out, since only `fit` uses it: %s", ", ".join(unused))
+            log.info("lmdyn ignores these options, which only `fit` uses: %s", ", ".join(unused))
         config = self.config[self.config.subcommand] if "subcommand" in self.config else self.config
         seed, data = config.pop("data_seed", None), config.data
         if seed is not None:
@@ -199,8 +199,8 @@ class LmdynCLI(LightningCLI):
         config = self.config[subcommand]
         if config.get("weights_only") is False:
             raise ValueError(
-                "weights_only: expected true or null, got false: loading other checkpoints can execute code; "
-                "save weights and plain values only"
+                "weights_only: expected true or null, got false. With false, a checkpoint could execute code when "
+                "lmdyn loads it. Save only weights and plain values in checkpoints"
             )
         path = config.get("ckpt_path")
         if path is None or (subcommand == "fit" and path == "last"):  # before_fit finds the last one
@@ -208,20 +208,20 @@ class LmdynCLI(LightningCLI):
         sharded = is_sharded_checkpoint(Path(path))
         if not (sharded or Path(path).is_file()):
             raise FileNotFoundError(
-                f"ckpt_path: checkpoint {path} does not exist: expected a local file, or the folder of a sharded "
-                "checkpoint (download a remote one first)"
+                f"ckpt_path: checkpoint {path} does not exist. Give a local file, or the folder of a sharded "
+                "checkpoint. Download a remote checkpoint first"
             )
         checkpoint = about_sharded(Path(path)) if sharded else read_checkpoint(Path(path))
         if subcommand == "fit" and "optimizer_states" not in checkpoint:
             raise ValueError(
-                f"ckpt_path: {path} contains weights but no resume state: resume from a full checkpoint, one in the "
-                "run's resume/ (written by a ScheduledCheckpoint with weights_only: false)"
+                f"ckpt_path: {path} contains weights but no resume state. Give a full checkpoint from the folder "
+                "resume/ of the run. A ScheduledCheckpoint with weights_only: false writes full checkpoints"
             )
         for key in ("pytorch-lightning_version", *(("loops",) if subcommand == "fit" else ())):
             if key not in checkpoint:
                 raise ValueError(
-                    f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint: was it written by "
-                    "another program? Expected a checkpoint of a Trainer, as written by `lmdyn fit`"
+                    f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint. Another program "
+                    "may have written the file. Give a checkpoint of a Lightning Trainer, such as those of `lmdyn fit`"
                 )
         saved = checkpoint.get("hyper_parameters", {})
         saved = saved if isinstance(saved, dict) else {}
@@ -276,8 +276,8 @@ class LmdynCLI(LightningCLI):
         runs = runs_of_logger(self.trainer)
         if len(runs) > 1:
             raise ValueError(
-                f"ckpt_path: last: expected one run, got {', '.join(map(str, runs))}: give the checkpoint to resume "
-                "from, --ckpt_path RUN/resume/step=….ckpt"
+                f"ckpt_path: last: expected one run, got {', '.join(map(str, runs))}. Name the checkpoint from which "
+                "`fit` resumes: --ckpt_path RUN/resume/step=….ckpt"
             )
         return claim_folder(self.trainer, runs[0] / "resume" / "step=last" if runs else None, restarts=True)
 
@@ -302,23 +302,23 @@ class LmdynCLI(LightningCLI):
         """Log how to resume a training that was stopped; this must not wait for other ranks."""
         if self._folder is None or not self.trainer.is_global_zero:
             return
-        said = f"stopped at step {updates(self.trainer)}"
+        said = f"the training stopped at step {updates(self.trainer)}"
         if not self._full_savers:
-            log.info("%s; resuming requires a ScheduledCheckpoint with weights_only: false", said)
+            log.info("%s; to resume, a run requires a ScheduledCheckpoint with weights_only: false", said)
             return
         full = self._full_checkpoints(self._folder)
         start = f"step {checkpoint_step(full[-1])}" if full else "the beginning"
         path = full[-1] if full else "last"
-        log.info("%s; to resume from %s: the same command with --ckpt_path %s", said, start, path)
+        log.info("%s; to resume from %s, run the same command with --ckpt_path %s", said, start, path)
 
     def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
         """Refuse a sharded checkpoint, of which each rank reads its part, if each rank holds the whole module."""
         strategy = self.trainer.strategy
         if path is not None and is_sharded_checkpoint(Path(path)) and not isinstance(strategy, SHARDING):
             raise ValueError(
-                f"ckpt_path: {path} is a sharded checkpoint, but each rank holds the whole module here "
-                f"({type(strategy).__name__}): use the strategy of the run that wrote the checkpoint, on any number of "
-                "ranks. `save_distributed_checkpoint: false` of ModelParallelStrategy writes single files"
+                f"ckpt_path: {path} is a sharded checkpoint, but the strategy {type(strategy).__name__} keeps the "
+                "whole module on each rank. Use the strategy that wrote the checkpoint, on any number of ranks. "
+                "With `save_distributed_checkpoint: false`, ModelParallelStrategy writes single files"
             )
 
     def _refuse_used_folder(self, folder: Path) -> None:
@@ -328,8 +328,8 @@ class LmdynCLI(LightningCLI):
         started = (folder / "config.yaml").exists() and any(_holds_something(folder / name) for name in kept)
         if started or holds_run(folder):
             raise ValueError(
-                f"{folder} contains a run: resume it with --ckpt_path last, remove it, or choose another folder, "
-                "e.g. --trainer.logger.init_args.version NAME"
+                f"{folder} contains a run. Resume the run with --ckpt_path last, remove the folder, or choose another "
+                "folder, e.g. with --trainer.logger.init_args.version NAME"
             )
 
     def _last_checkpoint(self, folder: Path) -> Path | None:
@@ -338,16 +338,16 @@ class LmdynCLI(LightningCLI):
         if not found and savers and (folder / "config.yaml").exists():
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
-                    f"{folder} was stopped before its first full checkpoint and cannot restart with other settings "
-                    f"({'; '.join(changed.values())}): use the previous ones, remove it, or choose another folder"
+                    f"{folder} stopped before its first full checkpoint and cannot restart with other settings "
+                    f"({'; '.join(changed.values())}). Use the previous settings, remove the folder, or choose another"
                 )
-            log.warning("%s was stopped before its first full checkpoint: it restarts", folder)
+            log.warning("the run %s stopped before its first full checkpoint: the run restarts", folder)
             return None
         if not found:
             raise FileNotFoundError(
-                f"ckpt_path: last: no checkpoint to resume from in {folder} (select the run's folder, e.g. with "
-                "--trainer.logger.init_args.version version_0)"
-                + ("" if savers else ": attach a ScheduledCheckpoint with weights_only: false")
+                f"ckpt_path: last: {folder} contains no checkpoint to resume from. Select the folder of the run, e.g. "
+                "with --trainer.logger.init_args.version version_0"
+                + ("" if savers else ", or attach a ScheduledCheckpoint with weights_only: false")
             )
         return found[-1]
 
@@ -360,7 +360,7 @@ class LmdynCLI(LightningCLI):
         """Return the checkpoints from which a run can resume, in the order of steps."""
         found = [p for saver in self._full_savers for p in (folder / saver.folder).glob("step=*.ckpt")]
         for path in [p for p in found if p.is_dir() and not is_sharded_checkpoint(p)]:
-            log.warning("%s is ignored: the folder has no complete checkpoint", path)
+            log.warning("lmdyn ignores %s: the folder has no complete checkpoint", path)
             found.remove(path)
         return sorted(found, key=lambda path: checkpoint_step(path) or 0)
 
@@ -369,7 +369,7 @@ class LmdynCLI(LightningCLI):
         folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined] # Lightning sets it undeclared
             log.info(
-                "fast_dev_run: observations and checkpoints were made in a temporary folder, and are removed"
+                "fast_dev_run: lmdyn made observations and checkpoints in a temporary folder, and removes them"
             )
             return
         observed = any(isinstance(c, Observer) for c in callbacks_of(self.trainer))
@@ -407,7 +407,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _write_report(folder: Path) -> bool:
     """Write the report of a run that was observed; log why there is none, and return False if that is a failure."""
     if not _holds_something(folder / "observations"):
-        log.warning("no report: no observer was due at a step of this training; set another `schedule`")
+        log.warning("lmdyn wrote no report: no observer was due in this training; set another `schedule`")
         return True
     try:
         from lmdyn.cli.report import write_report
@@ -417,7 +417,7 @@ def _write_report(folder: Path) -> bool:
         if os.environ.get("LMDYN_TRACEBACK"):
             raise
         reason = " ".join(str(error).split())
-        said = "error: no report: the run is complete, and `lmdyn report %s` writes it again (%s: %s)"
+        said = "error: the run is complete, but the report failed; to write the report, run `lmdyn report %s` (%s: %s)"
         log.error(said, folder, type(error).__name__, reason)
         return False
     return True
@@ -445,8 +445,8 @@ def check_hyperparameters(model: Config, saved: Config, path: str) -> None:
     ]
     if differences:
         raise ValueError(
-            f"{path} was written by another model ({'; '.join(differences)}): use the same configuration, or another "
-            "checkpoint"
+            f"another model wrote {path} ({'; '.join(differences)}): use the configuration of that model, or give "
+            "another checkpoint"
         )
 
 

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 _FREE_DATA = ("cache_dir", "num_workers")  # these do not change batches
 _REFUSED = {
-    "seed_everything": "random states are restored from the checkpoint; --data-seed changes the order of data",
+    "seed_everything": "the checkpoint restores random states; --data-seed changes the order of data",
     "trainer.logger": "a fork logs to its own folder, --out",
-    "trainer.default_root_dir": "the folder of a fork is set by --out",
-    "ckpt_path": "the checkpoint is set by --step",
+    "trainer.default_root_dir": "--out sets the folder of a fork",
+    "ckpt_path": "--step sets the checkpoint",
 }
 
 
@@ -84,9 +84,9 @@ def fork(
     if step is None or step not in found:
         at = "epochs: true" if step is None else f"at: [{step}]"
         raise FileNotFoundError(
-            f"{run} has no full checkpoint of {f'epoch {epoch}' if step is None else f'step {step}'}: {why}. Train it "
-            f"again with an additional callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, folder: "
-            "forks}, or with keep: null"
+            f"{run} has no full checkpoint of {f'epoch {epoch}' if step is None else f'step {step}'}: {why}. Train the "
+            f"run again with an additional callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, "
+            "folder: forks}, or with keep: null"
         )
     origin = found[step]
     digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)
@@ -98,19 +98,19 @@ def fork(
         words.append(f"--data_seed={data_seed}")
     known = _goes_on(out, about)
     if known is not None:
-        log.info("%s is this fork: it resumes from its last checkpoint", out)
+        log.info("%s contains this fork: the fork resumes from its last checkpoint", out)
         resumed = "last"
     else:
         if is_sharded_checkpoint(origin):
             raise ValueError(
-                f"{origin} is a sharded checkpoint, but forks require a single file: "
-                "`save_distributed_checkpoint: false` of ModelParallelStrategy writes single files"
+                f"{origin} is a sharded checkpoint, but a fork requires a single file. ModelParallelStrategy writes "
+                "single files with `save_distributed_checkpoint: false`"
             )
         checkpoint = read_checkpoint(origin)
         if "optimizer_states" not in checkpoint:
             raise ValueError(
-                f"{origin} contains weights but no resume state: a fork requires a full checkpoint, written by a "
-                "ScheduledCheckpoint with weights_only: false"
+                f"{origin} contains weights but no resume state. A fork requires a full checkpoint, which a "
+                "ScheduledCheckpoint with weights_only: false writes"
             )
         before = _rates(checkpoint)
         _change(checkpoint, config, _configuration(config, out, about), words, out.name)
@@ -136,10 +136,10 @@ def _full_checkpoints(run: Path, config: Settings) -> tuple[dict[int, Path], str
     for path in (p for folder in folders for p in sorted((run / folder).glob("step=*.ckpt"))):
         if (number := checkpoint_step(path)) is not None:
             found.setdefault(number, path)
-    why = f"it has checkpoints of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
+    why = f"the run has those of steps {', '.join(map(str, sorted(found)))}" if found else "the run has none"
     if kept := [saver["keep"] for saver in savers if saver.get("keep")]:
-        why += f" (its ScheduledCheckpoint keeps only the newest {max(kept)})"
-    return found, f"{why}; the weights in checkpoints/ cannot be resumed from"
+        why += f" (the ScheduledCheckpoint keeps only the newest {max(kept)})"
+    return found, f"{why}; the files in checkpoints/ have only weights, so a fork cannot start from them"
 
 
 def _epochs(checkpoint: Settings) -> int | None:
@@ -158,8 +158,8 @@ def _check_names(changes: Mapping[str, str]) -> None:
         parts = key.split(".")
         if parts[0] == "data" and parts[-1] not in _FREE_DATA:
             raise ValueError(
-                f"{key} cannot change in a fork: it continues with the vocabulary and position of the run's data; "
-                "--data-seed changes their order"
+                f"{key} cannot change in a fork, which continues with the vocabulary and position of the run's data. "
+                "Use --data-seed to change the order of data"
             )
 
 
@@ -207,7 +207,7 @@ def _goes_on(out: Path, about: Settings) -> Settings | None:
     origin = next((c["init_args"] for c in callbacks if _is_a(c, "ForkedFrom")), None)
     if origin is None or {key: origin.get(key) for key in about} != about:
         raise ValueError(
-            f"{out} contains {'another fork' if origin else 'a run'}: choose another folder with --out, or remove it"
+            f"{out} contains {'another fork' if origin else 'a run'}: choose another --out, or remove the folder"
         )
     return origin if any(out.glob("*/step=*.ckpt")) else None
 
@@ -246,8 +246,8 @@ def _change(
         return
     if model["class_path"] != changed["class_path"]:
         raise ValueError(
-            f"model: {changed['class_path']} cannot continue from the weights of a {model['class_path']}: expected the "
-            "same class"
+            f"model: {changed['class_path']} cannot continue from the weights of a {model['class_path']}: keep the "
+            "class of the run"
         )
     _check_sizes(there.model, here.model)
     for line in change_optimizers(checkpoint, there.model, here.model):
@@ -277,7 +277,7 @@ def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
     if differ:
         name = min(differ)
         raise ValueError(
-            f"sizes cannot change in a fork, which continues with the run's weights: {len(differ)} tensors differ, "
+            f"sizes cannot change in a fork, which continues with the run's weights. {len(differ)} tensors differ: "
             f"{name} is {shapes.get(name)} in the checkpoint and would be {wanted.get(name)}"
         )
 
@@ -289,8 +289,8 @@ def _check_end(checkpoint: Settings, trainer: Any) -> None:
         most = trainer.get(name)
         if most is not None and 0 <= most <= done:
             raise ValueError(
-                f"no update is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
-                f"raise it, --set trainer.{name}={done + 1}"
+                f"no update is left to train: trainer.{name} is {most}, and the checkpoint is after step {step} and "
+                f"{epochs} whole epochs. Raise the setting: --set trainer.{name}={done + 1}"
             )
 
 

@@ -34,7 +34,7 @@ from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_y
 log = logging.getLogger(__name__)
 
 _MISSING = (
-    "missing: save that of the weights next to them, tokenizer.save_pretrained; text is split without it"
+    "missing, so lmdyn splits the text: save the model's tokenizer in its folder (tokenizer.save_pretrained)"
 )
 
 
@@ -65,7 +65,7 @@ def inspect_model(
             with ``write``, neither ``fit`` nor ``analyze`` accepts the model.
     """
     if write is not None and write.exists():
-        raise ValueError(f"--write {write}: the file already exists: give another name, or remove it")
+        raise ValueError(f"--write {write}: the file already exists: give another name, or remove the file")
     subject = find_subject(name, words_of(arguments, "model"))
     subject.module.to(device)
     with silently(logging.WARNING):
@@ -75,11 +75,11 @@ def inspect_model(
     print_page(found)
     if write is not None:
         write.write_text(starting_yaml(found, write.stem), encoding="utf-8")
-        log.info("written: %s; next: %s", write, next_command(subject, str(write)))
+        log.info("lmdyn wrote %s; next, run: %s", write, next_command(subject, str(write)))
     elif (why := refusal(found)) is not None:
-        log.info("next: --write cannot write a starting yaml yet: %s", why)
+        log.info("lmdyn cannot write a starting yaml yet: %s", why)
     else:
-        log.info("next: a starting yaml, lmdyn inspect %s … --write my.yaml", name)
+        log.info("next, write a starting yaml: lmdyn inspect %s … --write my.yaml", name)
     return found
 
 
@@ -89,7 +89,7 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
     with silently():
         sites = find_sites(module, batches[0], forward)
     size = sum(p.numel() for p in module.parameters())  # tied ones count once
-    seen = f"; {count_tokens(probe):,} tokens of it are observed" if given.own else ""
+    seen = f"; observers read {count_tokens(probe):,} tokens" if given.own else ""
     about = {
         "model": f"{subject.says} ({subject.weights}): {size:,} parameters",
         "data": given.says + seen,
@@ -140,7 +140,7 @@ def _damaged(module: nn.Module) -> dict[str, str]:
     wrong = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
     bad = {name: number for name, number in wrong.items() if number}
     number, first = sum(bad.values()), next(iter(bad), "")
-    said = f"{number:,} are NaN or infinite, the first in {first}: measured values will be too"
+    said = f"{number:,} weights are NaN or infinite, the first in {first}: do not trust measured values"
     return {"weights": said} if bad else {}
 
 
@@ -173,5 +173,5 @@ def _labels(
         where = aligned if declared == "aligned" else "labels are shifted by the observer"
         says = f"{declared}, as the data declares{named}: {where}"
     elif not own:
-        says = f"the batches have none; the tokens themselves are used: {says}"
+        says = f"the batches have no labels; lmdyn uses the tokens themselves: {says}"
     return {"reads": reads, "labels": says, **({"warning": warning} if warning else {})}

@@ -56,7 +56,7 @@ def only_run(folder: Path) -> Path:
     if len(below) > 1:
         more = f" and {len(below) - 5} more" if len(below) > 5 else ""
         raise ValueError(
-            f"{folder} contains {len(below)} runs: give those to draw, such as {', '.join(map(str, below[:5]))}{more}"
+            f"{folder} contains {len(below)} runs: give runs to draw, such as {', '.join(map(str, below[:5]))}{more}"
         )
     return below[0] if below else folder
 
@@ -167,7 +167,7 @@ def _observed(run: Path, most: int | None) -> list[DrawnObservations]:
     if not found:
         raise FileNotFoundError(
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
-            "`lmdyn analyze` creates them"
+            "`lmdyn analyze` creates observations"
         )
     return sorted(found, key=lambda one: not one.store.about().get("observer", "").endswith("LearningCurves"))
 
@@ -232,8 +232,8 @@ def _card(
 
 
 _NO_MEAN = (
-    "These runs have no mean, since they differ not only in seeds (see configurations). Each condition has its own "
-    "line."
+    "lmdyn computes no mean, since the runs differ in more than their seeds (see configurations). Each condition has a "
+    "separate line."
 )
 
 

@@ -67,9 +67,9 @@ def test_the_yaml_of_a_training_gives_its_observers(run, tmp_path, capsys, kind)
     command = [str(run), "--out", str(tmp_path), "--device=cpu", "--config", str(tmp_path / "training.yaml")]
     main(["analyze", *command])
     pd.testing.assert_frame_equal(curves(tmp_path), curves(run), check_exact=True)
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert line.startswith(f"{tmp_path}/training.yaml: its observers are used; ")
-    assert "; left out: ckpt_path, model, data, " in line
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "and ignores" in line]
+    assert line.startswith(f"lmdyn uses the observers of {tmp_path}/training.yaml, and ignores ")
+    assert ", and ignores ckpt_path, model, data, " in line
     main(["analyze", *command, "--status"])
     assert "learning_curves" in capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def test_what_is_observed_and_where_is_said_in_the_command(run, tmp_path, capsys
     assert steps("file", str(run / "checkpoints" / "step=000000002.ckpt"), *few) == [2]
     assert steps("class", str(run), "--only", "LearningCurves", observer="learning_curves") == [0, 2, 4]
     for words, said in (
-        ([*few, "--checkpoints", "7"], "there are checkpoints of the steps 0, 2, 4"),
+        ([*few, "--checkpoints", "7"], "selects none: steps with checkpoints are 0, 2, 4"),
         (["--observe", "WeightSpectrum"], "has no observer 'WeightSpectrum', did you mean 'WeightSpectra'?"),
     ):
         with pytest.raises(SystemExit, match="1"):
@@ -135,7 +135,7 @@ def test_a_report_of_the_folder_around_a_run(run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "runs" / "other")
     with pytest.raises(SystemExit, match="1"):
         main(["report", str(tmp_path)])
-    assert "contains 2 runs: give those to draw, such as" in capsys.readouterr().err
+    assert "contains 2 runs: give runs to draw, such as" in capsys.readouterr().err
 
 
 def test_prepare_reads_a_saved_configuration_of_other_devices(run, tmp_path, capsys):
@@ -144,7 +144,7 @@ def test_prepare_reads_a_saved_configuration_of_other_devices(run, tmp_path, cap
     (tmp_path / "saved.yaml").write_text(yaml.safe_dump(given))
     main(["prepare", "--config", str(tmp_path / "saved.yaml")])
     said = capsys.readouterr().err.splitlines()
-    assert "left out, since only `fit` uses it: ckpt_path last" in said
+    assert "lmdyn ignores these options, which only `fit` uses: ckpt_path last" in said
     assert said[-1] == "data prepared"
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     main(["analyze", str(copy)])
-    assert "0 observations made, 3 existed already" in capsys.readouterr().err
+    assert "lmdyn made 0 observations; 3 existed already" in capsys.readouterr().err
     path = copy / "observations" / "learning_curves" / "000000002.parquet"
     path.write_bytes(b"PAR1 cut short")
     with pytest.raises(SystemExit):
@@ -180,7 +180,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     assert f"{path} cannot be read" in capsys.readouterr().err
     path.unlink()
     main(["analyze", str(copy)])
-    assert "1 observations made, 2 existed already" in capsys.readouterr().err
+    assert "lmdyn made 1 observations; 2 existed already" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_does_not_fit_names_what_does_not(run):
@@ -256,7 +256,7 @@ def test_end_tokens_that_others_models_may_not_know_are_said():
     """Only where a causal model reads them: sentences of masked models end as in their pretraining."""
     (said,) = end_tokens([GrammarCorpus(), None, GrammarCorpus(eos=True), GrammarCorpus(eos=False)])
     assert said.startswith(
-        "GrammarCorpus: the tokenizer's end token follows each document or sentence (`eos: true`)"
+        "GrammarCorpus puts the tokenizer's end token after each document or sentence (`eos: true`)"
     )
     assert not end_tokens([GrammarCorpus(eos=False), PretrainingCorpus(GrammarCorpus()), [{"input_ids": 1}]])
     assert end_tokens([PretrainingCorpus(GrammarCorpus(), objective="causal")])
@@ -267,4 +267,4 @@ def test_a_checkpoint_under_the_name_of_another_step_is_told(run, tmp_path, caps
     saved = folder / "checkpoints"
     (saved / "step=000000004.ckpt").rename(saved / "step=000000003.ckpt")
     main(["analyze", str(folder), "--logger", "none"])
-    assert "contains step 4, but is observed as step 3" in capsys.readouterr().err
+    assert "contains step 4; lmdyn uses step 3" in capsys.readouterr().err

@@ -258,7 +258,7 @@ def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
     main([*rows, "--out", str(tmp_path / "yaml"), "--logger", "none"])
     assert losses(tmp_path / "named") == losses(tmp_path / "yaml")
     assert losses(tmp_path / "one") == {10: losses(tmp_path / "named")[10]}
-    assert f"of the text {text}; 239 tokens of it are observed" in page
+    assert f"of the text {text}; observers read 239 tokens" in page
     about = json.loads((tmp_path / "named" / "run.json").read_text())
     assert about["model"]["configuration"]["n_embd"] == 8
     assert about["data"]["probe"]["class"] == "TextCorpus"
@@ -273,10 +273,13 @@ def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
             ["analyze", str(model), *words[:2], "--out", str(tmp_path / "x")],
             "no data to observe: give --data FILE",
         ),
-        (["analyze", str(bare), *words, "--out", str(tmp_path / "x")], "no tokenizer next to the weights"),
+        (
+            ["analyze", str(bare), *words, "--out", str(tmp_path / "x")],
+            "the folder of the weights has no tokenizer",
+        ),
         (
             ["inspect", str(bare), "--data", str(text), "--write", str(tmp_path / "x.yaml")],
-            "the tokenizer is missing",
+            "the folder of the weights has no tokenizer",
         ),
         (["check", "--config", str(tmp_path / "my.yaml")], "required: model: give --config FILE"),
         (["fit", "--config", str(tmp_path / "my.yaml")], "required: model: give --config FILE"),
@@ -325,8 +328,8 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         (gpt2, {"configs": [observers]}, "with --out"),
         (gpt2, {"out": tmp_path / "out"}, "no observer is configured"),
         ("nobody/lm", out, "hub model with --revisions"),
-        (named, out, "for folders of models with other names, add --checkpoints"),
-        (gpt2, {**out, "revisions": "all"}, "--revisions applies to hub models"),
+        (named, out, "For model folders with other names, add --checkpoints"),
+        (gpt2, {**out, "revisions": "all"}, "but --revisions applies to hub models"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             analyze(subject, **given)
@@ -379,7 +382,7 @@ def test_data_that_would_make_up_a_tokenizer_is_refused(series, tmp_path):
     curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
     corpus = {"class_path": "GrammarCorpus", "init_args": {"n_train_tokens": 100, "n_validation_tokens": 100}}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}, "data": corpus}))
-    with pytest.raises(ValueError, match="no tokenizer next to the weights, and GrammarCorpus would create"):
+    with pytest.raises(ValueError, match="the weights has no tokenizer, and GrammarCorpus would create"):
         analyze(folder, configs=[tmp_path / "c.yaml"], out=tmp_path / "out")
 
 

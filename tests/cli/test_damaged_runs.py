@@ -170,7 +170,7 @@ def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
     said = S.says([*words, "--data.init_args.seed", "5"], capsys)
     assert "cannot restart with other settings (data.seed: " in said
     assert S.says(words, capsys) == ""
-    assert any("stopped before its first full checkpoint: it restarts" in w for w in warnings_of)
+    assert any("stopped before its first full checkpoint: the run restarts" in w for w in warnings_of)
     S.assert_same_weights(*map(S.weights_of, (trained, run)))
     S.assert_same_observations(*map(S.observations_of, (trained, run)))
 

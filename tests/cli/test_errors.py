@@ -93,7 +93,7 @@ def lines(capsys):
         ({"callbacks": [{"class_path": "Sparsity", "init_arg": {"min_count": 3}}]}, [],
          "did you mean 'init_args.min_count'?"),
         ({"callbacks": [{"class_path": "EncoderDynamics", "init_args": {"short_sentences": 3}}]}, [],
-         "it is now `short_term: {sentences: …}`"),
+         "the option is now `short_term: {sentences: …}`"),
         ({"max_step": 3}, [], "option 'trainer.max_step', did you mean 'trainer.max_steps'?"),
         ({}, ["--trainer.maxsteps=3"], "--trainer.maxsteps=3, did you mean '--trainer.max_steps'?"),
         ({}, ["--dta.init_args.batch_size=3"], "did you mean '--data.init_args.batch_size'?"),
@@ -122,12 +122,15 @@ def test_a_mistake_of_configuration_is_one_line_with_the_nearest_name(config, ca
     [
         (["analyze", "x", "--chekpoints", "y"], "--chekpoints y, did you mean '--checkpoints'?"),
         (["analyze", "x", "--keep", "12.5"], "argument --keep: invalid whole number value"),
-        (["fork", "x"], "expected either --step K or --epoch E"),
+        (["fork", "x"], "give either --step K or --epoch E"),
         (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),
         (["report", "/nowhere"], "/nowhere"),
-        (["check", "--trainer.max_steps", "2"], "expected --config FILE"),
+        (["check", "--trainer.max_steps", "2"], "--config is missing: give --config FILE"),
         (["raport"], "did you mean 'report'? commands are inspect, check, fit, validate, test, predict"),
-        (["--config", "x.yaml"], "the command comes first: lmdyn COMMAND --config …; commands are inspect, "),
+        (
+            ["--config", "x.yaml"],
+            "--config must follow the command: lmdyn COMMAND --config …; commands are inspect, ",
+        ),
     ],
 )
 def test_own_commands_say_it_in_a_line_too(capsys, args, message):

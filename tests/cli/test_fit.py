@@ -139,7 +139,9 @@ def test_a_report_that_fails_is_one_line_and_no_success(config, tmp_path, monkey
     said = capsys.readouterr().err.splitlines()
     (error,) = [line for line in said if "error:" in line]
     survived.clear()
-    assert f"the run is complete, and `lmdyn report {tmp_path / 'run'}` writes it again (KeyError: " in error
+    assert (
+        f"the report failed; to write the report, run `lmdyn report {tmp_path / 'run'}` (KeyError: " in error
+    )
     assert not any("Traceback" in line or "stopped at step" in line for line in said)
     assert list((tmp_path / "run" / "observations").rglob("000000001.parquet"))
 
@@ -216,12 +218,16 @@ def stopped(config, capsys, how="Interrupt", schedule=(1,), **trainer):
     callbacks = [*([saver] if schedule else []), {"class_path": f"{__name__}.{how}"}]
     with pytest.raises(SystemExit) as stop:
         main(["fit", "--config", config(callbacks=callbacks, **trainer)])
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped at step 1")]
+    (said,) = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("the training stopped at step 1")
+    ]
     return stop.value.code, said
 
 
 def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys):
-    goes_on = "stopped at step 1; to resume from {}: the same command with --ckpt_path {}"
+    goes_on = "the training stopped at step 1; to resume from {}, run the same command with --ckpt_path {}"
     code, said = stopped(config, capsys, "Terminate")
     path = said.rpartition(" ")[2]
     assert (code, said) == (143, goes_on.format("step 1", path))

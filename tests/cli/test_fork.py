@@ -192,7 +192,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
     for other in ("--set", "model.init_args.dropout=0.3"), ("--data-seed", "3"):
         with pytest.raises(SystemExit):
             main([*words[:4], *other, "--out", str(out)])
-        assert f"{out} contains another fork: choose another folder" in capsys.readouterr().err
+        assert f"{out} contains another fork: choose another --out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--out", str(folder / "run")])
     assert "run contains a run: choose another folder" in capsys.readouterr().err
@@ -201,12 +201,16 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
 @pytest.mark.parametrize(
     ("step", "words", "message"),
     [
-        (7, "", "no full checkpoint of step 7: it has checkpoints of steps 0, 5, 9, 10, 15, 18, 20, 25, 27;"),
-        (27, "", "no update is left to train: after step 27 and 3 whole epochs trainer.max_epochs is 3"),
+        (7, "", "no full checkpoint of step 7: the run has those of steps 0, 5, 9, 10, 15, 18, 20, 25, 27;"),
+        (
+            27,
+            "",
+            "no update is left to train: trainer.max_epochs is 3, and the checkpoint is after step 27 and 3 whole",
+        ),
         (10, "--set model.init_args.hidden_size=9", "sizes cannot change in a fork"),
         (10, "--set model.init_args.optimizer=torch.optim.Adam", "the state of SGD, which Adam cannot use"),
-        (10, "--set data.init_args.batch_size=4", "data.init_args.batch_size cannot change in a fork: it"),
-        (10, "--set seed_everything=4", "seed_everything cannot change in a fork: random states are"),
+        (10, "--set data.init_args.batch_size=4", "data.init_args.batch_size cannot change in a fork, which"),
+        (10, "--set seed_everything=4", "seed_everything cannot change in a fork: the checkpoint restores"),
         (10, "--set trainer.logger=false", "trainer.logger cannot change in a fork: a fork logs to its own"),
         (10, "--set model.init_args.droput=0", "droput"),
         (10, "--set dropout", "--set 'dropout': expected KEY=VALUE"),
@@ -229,7 +233,7 @@ def test_a_run_that_keeps_the_newest_only_says_so(tmp_path, capsys):
     torch.save({"state_dict": {}}, tmp_path / "run" / "resume" / "step=000000024.ckpt")
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     for step, said in (
-        ("8", "of steps 24 (its ScheduledCheckpoint keeps only the newest 1)"),
+        ("8", "of steps 24 (the ScheduledCheckpoint keeps only the newest 1)"),
         ("24", "step=000000024.ckpt contains weights but no resume state"),
     ):
         with pytest.raises(SystemExit):

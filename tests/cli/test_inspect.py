@@ -94,13 +94,13 @@ def error_of(capsys, *args):
 PAIRS = "--data inspected_own.Pairs --data.rows=8"
 WRONG = {
     "nothing": ("is neither a run folder (with a config.yaml) nor a model of transformers",),
-    "several": ("checkpoint-*/): give one of its models, several/step_50",),
+    "several": ("checkpoint-*/): give a model in it, several/step_50",),
     "absent.yaml": ("file absent.yaml does not exist",),
     "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
-    "text.txt": ("is not a yaml with a model: expected one; give a text as --data",),
+    "text.txt": ("is not a yaml with a model: give a model, and a text as --data",),
     "org/absent": ("'org/absent' at revision 'main' cannot be reached",),
     "inspected_own.Brokn": ("'inspected_own.Brokn' cannot be imported", "did you mean 'Broken'?"),
-    "inspected_own.Pairs": ("is a LightningDataModule: give it as --data inspected_own.Pairs",),
+    "inspected_own.Pairs": ("is a LightningDataModule: give a model, and then --data inspected_own.Pairs",),
     "inspected_own.by_function": ("inspected_own.by_function is not a model: expected a class",),
     "inspected_own.Needs": ("requires (depth, width: int): give --model.depth VALUE --model.width VALUE",),
     "inspected_own.GPT": ("requires (config: inspected_own.GPTConfig): give --model.config VALUE",),
@@ -117,7 +117,7 @@ WRONG = {
     "inspected_own.Lit --data inspected_own.Nothing": ("Nothing has no data to inspect: expected",),
     "inspected_own.Lit --model.vocab_size 20 --data text.txt": ("but an embedding of Lit has 20 rows",),
     "llama --write observers.yaml": ("the file already exists: give another name",),
-    "t5 --data text.txt --write my.yaml": ("is an encoder-decoder: wrap it in a",),
+    "t5 --data text.txt --write my.yaml": ("is an encoder-decoder: wrap the model in a",),
     f"inspected_own.GPT --model.config.n_layer=1 {PAIRS} --write my.yaml": (
         "GPT is a plain nn.Module: wrap",
     ),
@@ -151,7 +151,7 @@ def test_page_of_a_users_gpt(here, capsys):
     for part in (
         "1,992 parameters",
         "returns logits (4, 16, 200)",
-        "not looped: 3 blocks",
+        "not looped: each of 3 blocks",
         "LearningCurves runs Loss",
     ):
         assert part in page
@@ -216,9 +216,7 @@ def test_what_models_are_is_measured(name, about, here, of_text):
         assert found.about[key].startswith(start)
     assert verdicts(found)["LearningCurves"]
     corpus = "PretrainingCorpus" if "bidir" in found.about["reads"] else "TextCorpus"
-    assert re.fullmatch(
-        rf"{corpus} of the text text.txt; [\d,]+ tokens of it are observed", found.about["data"]
-    )
+    assert re.fullmatch(rf"{corpus} of the text text.txt; observers read [\d,]+ tokens", found.about["data"])
 
 
 def test_a_folder_of_the_trainer_is_its_last_checkpoint(here):
@@ -264,7 +262,7 @@ def test_the_yaml_of_a_folder_replays(name, here, capsys, of_text):
     path = of_text(name)[1] if name == "llama" else here / "my.yaml"
     if name == "bert":
         _, err = page_of(capsys, name, "--write", str(path))
-        assert f"written: {path}; next: lmdyn analyze {name} --config {path} --out runs/{name}" in err
+        assert f"lmdyn wrote {path}; next, run: lmdyn analyze {name} --config {path} --out runs/{name}" in err
     main(["analyze", name, "--config", str(path), "--out", str(here / "out")])
     assert observed(here / "out") == {snake_case(c) for c in in_yaml(path)}
     assert {"LearningCurves", "Sparsity", "Similarity"} <= set(in_yaml(path))
@@ -278,7 +276,7 @@ def test_the_yaml_of_a_class_trains_and_its_run_replays(here, capsys, without_re
     path = here / "lit.yaml"
     words = f"inspected_own.Lit --model.n_layer 3 --data text.txt --write {path}"
     _, err = page_of(capsys, *words.split())
-    assert f"next: lmdyn fit --config {path}" in err
+    assert f"next, run: lmdyn fit --config {path}" in err
     written = yaml.safe_load(path.read_text())
     assert written["model"] == {"class_path": "inspected_own.Lit", "init_args": {"n_layer": 3}}
     assert written["data"]["init_args"]["vocab_size"] == 200  # pieces that the embedding has rows for

@@ -186,7 +186,7 @@ def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
         assert logger.where == (str(tmp_path), "replay", n)
     with caplog.at_level(logging.WARNING, "lmdyn"):
         assert moved(tmp_path, {"class_path": f"{__name__}.Bare"}) == []
-    assert "Bare has no argument that separates a replay from the training: left out" in caplog.text
+    assert "lmdyn leaves out the logger Bare, which has no argument" in caplog.text
     assert f"`--logger {__name__}.Bare`" in caplog.text
     assert moved(tmp_path, named=[f"{__name__}.Bare"]) == [{"class_path": f"{__name__}.Bare"}]
 
@@ -195,7 +195,7 @@ def test_an_unknown_logger_is_one_line(run, tmp_path, capsys):
     for named, message in (
         (["CSVLoger"], "unknown logger 'CSVLoger', did you mean 'CSVLogger'? loggers are "),
         (["nowhere.Logger"], "cannot be imported"),
-        (["none", "CSVLogger"], "expected only none, or only names of loggers"),
+        (["none", "CSVLogger"], "give either none, or only names of loggers"),
     ):
         with pytest.raises(SystemExit, match="1"):
             main(["analyze", str(run), "--out", str(tmp_path), *(f"--logger={name}" for name in named)])

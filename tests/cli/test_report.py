@@ -380,9 +380,9 @@ def test_as_many_observations_are_drawn_as_there_is_room_for(many, tmp_path):
     steps = drawn["step"].tolist()
     assert (len(steps), steps[0], steps[-1]) == (20, 0, 149)
     assert drawn["token"].isna().all()
-    assert f"<p>Drawn are {len(steps)} of 150 observations, evenly spread; " in page
+    assert f"<p>The figures show {len(steps)} of 150 observations, evenly spread; " in page
     CALLS.clear()
     main(["report", str(many), "--all", "--out", str(tmp_path / "all")])
     ((drawn, _),) = called("figures")
     assert drawn["step"].tolist() == list(range(150))
-    assert "Drawn are" not in (tmp_path / "all" / "index.html").read_text()
+    assert "The figures show" not in (tmp_path / "all" / "index.html").read_text()

@@ -100,12 +100,12 @@ def test_ranks_of_the_whole_module_cannot_go_on_from_it(runs, tmp_path, capsys):
     for command in ("fit", "validate"):
         said = says([command, "--config", str(path), "--trainer.logger.init_args.version", "one",
                      "--ckpt_path", str(checkpoint)], capsys)  # fmt: skip
-        assert "is a sharded checkpoint, but each rank holds the whole module here (Single" in said
+        assert "is a sharded checkpoint, but the strategy Single" in said
     weights = runs / "run" / "checkpoints" / "step=000000003.ckpt"
     said = says(["fit", "--config", str(path), "--ckpt_path", str(weights)], capsys)
     assert "contains weights but no resume state" in said
     said = says(["fork", str(runs / "run"), "--step", "3", "--out", str(tmp_path / "fork")], capsys)
-    assert "is a sharded checkpoint, but forks require a single file" in said
+    assert "is a sharded checkpoint, but a fork requires a single file" in said
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names
     (tmp_path / "resume" / names[1] / ".metadata").unlink()
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names[:1]
-    assert f"{names[1]} is ignored: the folder has no complete checkpoint" in caplog.text
+    assert f"lmdyn ignores {names[1]}: the folder has no complete checkpoint" in caplog.text
 
 
 def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):

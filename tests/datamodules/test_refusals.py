@@ -15,8 +15,8 @@ SCAFFOLD = {
 DATA = {"path": "y"}
 
 REFUSED = [
-    (D.ConlluCorpus, {}, "no file was given"),
-    (D.SemtagCorpus, {}, "no file was given"),
+    (D.ConlluCorpus, {}, "the corpus has no file"),
+    (D.SemtagCorpus, {}, "the corpus has no file"),
     (D.LexiconTagger, {"train": "t", "min_share": 2}, "min_share must be from 0 to 1"),
     (D.TextCorpus, {}, "either files"),
     (D.TextCorpus, {"train": "t", "dataset": DATA}, "either files"),
@@ -51,7 +51,7 @@ REFUSED = [
      r"one \[Y\] between spaces"),
     (D.GlueTasks, {"tasks": ["GLUE"], "folder": "x"}, "tasks must be some of"),
     (D.GlueTasks, {}, "either a folder in GLUE's layout, or a dataset"),
-    (D.GlueTasks, {"tasks": ["SQuAD2.0"], "dataset": DATA}, "give `dataset` for GLUE's tasks"),
+    (D.GlueTasks, {"tasks": ["SQuAD2.0"], "dataset": DATA}, "or `dataset` for GLUE's tasks"),
     (D.GlueTasks, {"folder": "x", "train_limit": 0}, "train_limit must be at least 1"),
     (D.GlueTasks, {"folder": "x", "max_sequence_length": 2}, "max_sequence_length must be at least 8"),
     (D.GrammarTasks, {"corpus": GRAMMAR, "tasks": ["CoLA"]}, "tasks must be some of"),
@@ -62,10 +62,10 @@ REFUSED = [
     (Grammar, {"n_adverbs": 800}, "n_adverbs must be at most n_adjectives"),
     (Grammar, {"fact_rate": 0.9}, "fact_rate must be from 0 to 0.5"),
     (Grammar, {"n_facts": 100_000}, "lower n_facts"),
-    (Grammar, {"n_facts": 0}, "fact_rate must be 0 without facts"),
+    (Grammar, {"n_facts": 0}, "fact_rate must be 0 if n_facts is 0"),
     (Grammar, {"zipf_exponent": 0.0}, "zipf_exponent must be above 0"),
     (D.GrammarCorpus, {"n_test_tokens": 0}, "n_test_tokens must be at least 1, got 0"),
-    (D.RepeatsCorpus, {"longest": 33}, "fits twice, got 8, 33 and 64"),
+    (D.RepeatsCorpus, {"longest": 33}, "since the span occurs twice, got 8, 33 and 64"),
     (D.RepeatsCorpus, {"shortest": 0}, "1 <= shortest"),
     (D.RepeatsCorpus, {"shortest": 20, "longest": 10}, "shortest <= longest"),
     (D.RepeatsCorpus, {"n_types": 0}, "n_types must be at least 1"),

@@ -87,7 +87,7 @@ def find_data(
         raise problem
     reach = measure_reach(subject.module, forward)
     why = f" ({' '.join(str(problem).split())})" if problem is not None else ""
-    about = f"none given: random ids below {reach.vocabulary}, no text{why}"
+    about = f"no --data given: random ids below {reach.vocabulary}, no text{why}"
     return _read(_random_batches(reach, subject), subject, forward, about, None, own=False)
 
 
@@ -124,12 +124,12 @@ def _entries(given: str | None, subject: Subject, forward: Forward | None) -> tu
     if given is None:
         if entry := subject.configuration.get("data"):
             return [entry], f"{{}} of {subject.name}"
-        says = "none given: {}, a synthetic grammar with gold tags; for your own text, which may lack tags, --data FILE"
+        says = "no --data given: {}, a synthetic grammar with gold tags; --data FILE reads your own text, without tags"
         return _texts("GrammarCorpus", None, subject, forward), says
     path = Path(given).expanduser()
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise FileNotFoundError(f"--data {given}: the file does not exist")
+            raise FileNotFoundError(f"--data {given} does not exist: expected a file")
         content = read_yaml(path)
         entry = content.get("data") if isinstance(content, Mapping) else None
         if not entry:

@@ -91,7 +91,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
             if (folder / "config.yaml").is_file():
                 return _of_run(folder, arguments, path)
         raise ValueError(
-            f"{path}: no config.yaml in the folders above it: expected RUN/checkpoints/….ckpt, as written by `fit`"
+            f"the folders above {path} contain no config.yaml: expected RUN/checkpoints/….ckpt, as written by `fit`"
         )
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _of_yaml(path, arguments)
@@ -104,19 +104,19 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
         raise ValueError(
             f"{name} is neither a run folder (with a config.yaml) nor a model of transformers (with a config.json, as "
             "written by save_pretrained, or checkpoint-*/): give "
-            + (f"one of its models, {models[0]}" if models else "such a folder, a yaml or package.Class")
+            + (f"a model in it, {models[0]}" if models else "a run, a model, a yaml or package.Class")
         )
     dotted_path = f"lmdyn.models.{name}" if name in lmdyn.models.__all__ else name
     package, *rest = dotted_path.split(".")
     if rest and all(part.isidentifier() for part in (package, *rest)):
         if importlib.util.find_spec(package) is None:
             raise ValueError(
-                f"{name!r}: no package {package!r} to import: run the command in the folder that contains "
-                f"{package}.py, or install the package; a model of the hub is named as ORGANISATION/MODEL"
+                f"{name!r}: Python finds no package {package!r}. Run the command in the folder that contains "
+                f"{package}.py, or install the package. Name a model of the hub as ORGANISATION/MODEL"
             )
         return _of_class(dotted_path, arguments)
     if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
-        raise ValueError(f"unknown model {name}{near}; a model of the hub is named as ORGANISATION/MODEL")
+        raise ValueError(f"unknown model {name}{near}; name a model of the hub as ORGANISATION/MODEL")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise FileNotFoundError(
             f"file or folder {name} does not exist: expected a yaml, a run, or a model's folder"
@@ -131,7 +131,7 @@ def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
     if not path.is_file():
         raise FileNotFoundError(f"file {path} does not exist")
     if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"{path} is not a yaml with a model: expected one; give a text as --data {path}")
+        raise ValueError(f"{path} is not a yaml with a model: give a model, and a text as --data {path}")
     configuration = _read_with_model(path)
     module, observers, model = _configured(configuration, arguments)
     says = f"{type(module).__name__} of {path}"
@@ -162,8 +162,8 @@ def _read_with_model(path: Path) -> Config:
         return configuration
     has = sorted(configuration) if isinstance(configuration, dict) else "no entries"
     raise ValueError(
-        f"{path} has no model, only {has}: expected `model: {{class_path: …, init_args: …}}`; give data and "
-        "observers alone with --data"
+        f"{path} has no model, only {has}: expected `model: {{class_path: …, init_args: …}}`. Give a yaml "
+        "with `model:`, and data with --data"
     )
 
 
@@ -222,7 +222,7 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
         models = [n for n, found in there.items() if isinstance(found, type) and issubclass(found, Module)]
         raise ValueError(f"{error}{did_you_mean(name, models)}") from error
     if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
-        raise ValueError(f"{path} is a LightningDataModule: give it as --data {path}, after a model")
+        raise ValueError(f"{path} is a LightningDataModule: give a model, and then --data {path}")
     if not isinstance(cls, type) or not issubclass(cls, Module):
         raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another Module")
     if not issubclass(cls, PreTrainedModel):
@@ -235,7 +235,7 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
         size = sum(p.numel() for p in cls(config).parameters())
     if size > _MOST_PARAMETERS:
         raise ValueError(
-            f"{path} has {size:,} parameters by default: make it smaller, --model.num_hidden_layers 2 "
+            f"{path} has {size:,} parameters by default. Make the model smaller with --model.num_hidden_layers 2 "
             "--model.hidden_size 64, or give a folder written by save_pretrained"
         )
     return Subject("class", path, f"{path}, untrained", cls(config))

@@ -82,15 +82,15 @@ def measure_reach(module: Module, forward: Forward | None = None) -> Reach:
         if logits.ndim != 3 or logits.shape[:2] != ids.shape:
             raise ValueError(
                 f"{type(module).__name__} returns logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
-                "(batch, time, classes); name a function that returns these, --forward package.function"
+                "(batch, time, classes). Name a function that returns logits of this shape: --forward package.function"
             )
         reading = model_reading(module, batch, forward)
         return Reach(length, min([*rows, logits.shape[-1]]), reading == "bidirectional")
     assert problem is not None
     raise ValueError(
         f"{type(module).__name__} cannot be called on token ids ({type(problem).__name__}: "
-        f"{' '.join(str(problem).split())}): give --data with batches that it reads, or --forward "
-        "package.function, a function (module, batch) -> logits"
+        f"{' '.join(str(problem).split())}): give --data with batches for the model, or "
+        "--forward package.function, a function (module, batch) -> logits"
     ) from problem
 
 
@@ -118,7 +118,7 @@ def how_often(module: Module, batch: Batch, sites: FoundSites, forward: Forward 
     """Return whether its blocks run once, repeatedly, or once per token."""
     blocks = {name: path for name, path in sites.sites.items() if sites.kinds[name] == "block"}
     if not blocks:
-        return "no blocks were found"
+        return "lmdyn found no blocks"
     modules = resolve_sites(module, blocks)
 
     def runs(batch: Batch) -> Counter[Module]:
@@ -140,4 +140,4 @@ def how_often(module: Module, batch: Batch, sites: FoundSites, forward: Forward 
     recurrent = [blocks[n] for n, m in modules.items() if isinstance(m, (nn.RNNBase, nn.RNNCellBase))]
     if recurrent:
         return f"recurrent over tokens ({', '.join(recurrent)}); not looped in depth"
-    return f"not looped: {len(blocks)} blocks, each of which runs once"
+    return f"not looped: each of {len(blocks)} blocks runs once"

@@ -18,7 +18,7 @@ from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.cli.inspecting.data import Data
 from lmdyn.cli.inspecting.inspected_model import Subject
 
-_NOT_TRIED = "requirements met; not run here: it needs more than one pass"
+_NOT_TRIED = "requirements met; not run here, since the observer needs more than one pass"
 _ALIKE = 6  # blocks that are listed individually
 
 

@@ -50,10 +50,10 @@ def starting_yaml(found: Inspection, name: str) -> str:
         *_dumped(trainer, 2),
         "  callbacks:",
         *_dumped(callbacks, 4),
-        *_noted("These also run, and most train or iterate at each step, which takes longer:", longer),
-        *_noted("These do not run yet:", missing),
+        *_noted("These observers also run, but take longer; most train or iterate at each step:", longer),
+        *_noted("These observers do not run yet:", missing),
         *(_dumped({"model": subject.model}, 0) if fit else []),
-        *(["# Your own text: lmdyn inspect … --data FILE --write …"] if with_data and not data.own else []),
+        *(["# For your text: lmdyn inspect … --data FILE --write …"] if with_data and not data.own else []),
         *(_dumped({"data": data.entry}, 0) if with_data else []),
     ]
     return "\n".join(lines) + "\n"
@@ -87,26 +87,26 @@ def refusal(found: Inspection) -> str | None:
     subject = found.subject
     if subject.kind == "run":
         runs = any(a.tried and not a.findings and not a.configured for a in found.observers)
-        own = f"run the configured ones: lmdyn analyze {subject.name}"
+        own = f"run the configured observers: lmdyn analyze {subject.name}"
         return None if runs else f"no other observer runs in one pass here; {own}"
     if found.data.entry is None:
-        return "no text that the model reads is known: give --data, a text file, a yaml or package.Class"
+        return "no text is known that fits the model: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
         why = f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder"
-        wrap = "wrap it in a LightningModule, fit --model package.Class"
+        wrap = "wrap the model in a LightningModule, and use fit --model package.Class"
         if subject.tokenizer is None:
-            return "the tokenizer is missing next to the weights: save it there, tokenizer.save_pretrained"
+            return "the folder of the weights has no tokenizer: save the tokenizer there (tokenizer.save_pretrained)"
         return None if subject.model is not None else f"{why}: {wrap}"
     module = subject.module
     name, data = type(module).__name__, type(found.data.data).__name__
     if not isinstance(module, L.LightningModule):
-        wrap = "wrap it in one (examples/nanogpt.py), and inspect that"
+        wrap = "wrap it in a LightningModule (examples/nanogpt.py), and inspect this LightningModule"
         return f"fit trains LightningModules, but {name} is a plain nn.Module: {wrap}"
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:
-        return f"fit requires {' and '.join(lacks)}, which {name} does not define: add them"
+        return f"fit requires {' and '.join(lacks)}, which {name} does not define: define the methods"
     if not offers(found.data.data, HasTrainingPart):
-        return f"fit requires train_dataloader, which {data} does not define: add it"
+        return f"fit requires train_dataloader, which {data} does not define: define train_dataloader"
     return None
 
 

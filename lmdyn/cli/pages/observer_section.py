@@ -53,7 +53,7 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         own = os.environ.get("LMDYN_TRACEBACK") or of_users_code(error) is not None
-        log.error("%s could not be made; the report goes on: %s", what, said, exc_info=bool(own))
+        log.error("the report leaves out %s, after an error: %s", what, said, exc_info=bool(own))
         yield part("paragraph", f"Without {what}: {said}")
 
 
@@ -180,7 +180,7 @@ class ObserverSection:
         yield part("paragraph", ((observer.__doc__ or "").strip().splitlines() or [""])[0])
         made.recorded = declarations(observer)
         if len(drawn.steps) < len(drawn.existing):
-            told = f"Drawn are {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
+            told = f"The figures show {len(drawn.steps):,} of {len(drawn.existing):,} observations, evenly spread;"
             yield part("paragraph", told, "lmdyn report --all", " draws all.")
         pictured = cache(partial(drawn.read, figure_rows(observer)))
 
@@ -223,12 +223,12 @@ def _check_columns(schema: pa.Schema) -> None:
     """Refuse a table that is not that of an observation, as in a file that was edited."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if lacking := [name for name in ("step", "quantity", "site", "value") if name not in types]:
-        raise ValueError(f"its observations lack the columns {', '.join(lacking)}")
+        raise ValueError(f"the observations lack the columns {', '.join(lacking)}")
     for name in ("step", "value"):
         if not (pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])):
-            raise ValueError(f"the column {name} of its observations is {types[name]}, expected numbers")
+            raise ValueError(f"the column {name} of the observations is {types[name]}, expected numbers")
     if nested := [name for name, kind in types.items() if pa.types.is_nested(kind)]:
-        raise ValueError(f"the column {nested[0]} of its observations is nested, expected numbers or names")
+        raise ValueError(f"the column {nested[0]} of the observations is nested, expected numbers or names")
 
 
 def _last_values(scalars: DataFrame, first_step: int, most: int | None = None) -> str:

@@ -101,7 +101,7 @@ def _moved(course: "pd.Series[float]", unit: str) -> str:
         return f"{there} from {first:.3g}{unit} at step {begin:,} to {course[turn]:.3g} at step {turn:,}, and {back}."
     if begin == end or first == last:
         return f"is {last:.3g}{unit} at step {end:,}."
-    half = f", half of the way by step {_half(course):,}" if len(course) > 2 else ""
+    half = f", and made half of this change by step {_half(course):,}" if len(course) > 2 else ""
     moved = "rose" if last > first else "fell"
     return f"{moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
 
@@ -137,14 +137,14 @@ def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[s
         return []
     said = _learned(lines, of.better if of else None)
     top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
-    subject, at = name if named else "It", f"at step {lines.index[-1]:,}"
+    subject, at = name if named else "The value", f"at step {lines.index[-1]:,}"
     if f"{ends[top]:.3g}" == f"{ends[low]:.3g}":
         return [*said, f"{subject} is {ends[top]:.3g}{unit} for all {len(ends)} lines {at}."]
     extremes = f"highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit})"
     changes = (lines.iloc[-1] / 2 - lines.iloc[0] / 2).abs()
     if named and changes.max() > 0:
         most = changes.idxmax()
-        said += [f"The largest change is that of {most}, which {_moved(lines[most].dropna(), unit)}"]
+        said += [f"The line with the largest change is {most}, which {_moved(lines[most].dropna(), unit)}"]
     return [f"{subject} is {extremes} {at}.", *said] if named else [*said, f"{subject} is {extremes} {at}."]
 
 
@@ -164,9 +164,9 @@ def _learned(lines: pd.DataFrame, better: str | None) -> list[str]:
     if early == late:
         return []
     first, last = (_listed([line for line, step in halves.items() if step == at]) for at in (early, late))
-    some = "" if len(halves) == len(courses) else "Of lines with a quarter of the largest gain or more, "
-    half = f"{some}half of the change is done"
+    some = "" if len(halves) == len(courses) else "Among lines with a quarter of the largest gain or more, "
+    half = f"{some}half of the change is complete"
     return [
-        f"{half[0].upper()}{half[1:]} by step {early:,} for {first}, the first, and by step {late:,} for {last}, "
-        "the last."
+        f"{half[0].upper()}{half[1:]} first for {first} (by step {early:,}), and last for {last} "
+        f"(by step {late:,})."
     ]

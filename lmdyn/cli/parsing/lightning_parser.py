@@ -242,8 +242,8 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
 
 
 _NO_MODEL = (
-    ": give --config FILE, a yaml with `model:`, or --model CLASS; a yaml of observers and data alone is for `lmdyn "
-    "analyze MODEL --config FILE --out DIR`"
+    ": give --config FILE, a yaml with `model:`, or --model CLASS. For a yaml of only observers and data, run "
+    "`lmdyn analyze MODEL --config FILE --out DIR`"
 )
 
 _PLAINER = {
@@ -279,7 +279,7 @@ def _group_of(typed: str, class_path: str) -> str:
     for group in (p for p in parameters if is_dataclass(p.default)):
         for name in (typed, typed.removeprefix(f"{group.name.partition('_')[0]}_")):
             if name in {field.name for field in fields(group.default)}:
-                return f": it is now `{group.name}: {{{name}: …}}`"
+                return f": the option is now `{group.name}: {{{name}: …}}`"
     return ""
 
 

@@ -66,8 +66,8 @@ def _unknown(option: str, value: str) -> str:
         near = [last[found] for found in nearest(Path(value).stem, last)]
     close = f" Close names: {', '.join(near)}." if near else ""
     return (
-        f"{option} {value!r}: expected a file or the name of a shipped configuration, neither exists.{close} "
-        "`lmdyn configs` lists all names"
+        f"{option} {value!r} is neither a file nor the name of a shipped configuration.{close} "
+        "Run `lmdyn configs` to see all names"
     )
 
 
@@ -92,7 +92,7 @@ def copy_shipped(study: str, folder: Path) -> list[Path]:
         near = did_you_mean(study, studies) or ":"
         raise ValueError(f"unknown study {study!r}{near} studies are {', '.join(studies)}")
     if (folder / study).exists():
-        raise ValueError(f"{folder / study} already exists: choose another folder with --to, or remove it")
+        raise ValueError(f"{folder / study} already exists: choose another folder with --to")
     shutil.copytree(source, folder / study)
     for shared in _root().glob("*.smk"):
         if not (folder / shared.name).exists():

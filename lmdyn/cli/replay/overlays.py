@@ -32,7 +32,7 @@ def overlay(path: Path, *, own_data: bool) -> Config | None:
         FileNotFoundError: if it does not exist.
     """
     if not path.exists():
-        raise FileNotFoundError(f"--config {path} is missing")
+        raise FileNotFoundError(f"--config {path} does not exist")
     content = read_yaml(path)
     if not isinstance(content, Mapping):
         return None  # the parser says what is wrong
@@ -53,7 +53,7 @@ def overlay(path: Path, *, own_data: bool) -> Config | None:
     if kept == content:
         return None
     if left_out:
-        log.info("%s: its observers are used; left out: %s", path, ", ".join(left_out))
+        log.info("lmdyn uses the observers of %s, and ignores %s", path, ", ".join(left_out))
     return kept
 
 

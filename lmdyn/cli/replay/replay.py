@@ -127,7 +127,7 @@ class Replay:
         about = read.content.get("lmdyn", {})
         if about.items() >= COUNTED.items() and about.get("step") != step:
             log.warning(
-                "%s contains step %s, but is observed as step %d of its name", read.path, about["step"], step
+                "%s contains step %s; lmdyn uses step %d from the file name", read.path, about["step"], step
             )
         known = {**self.amounts[step], **{k: v for k, v in about.items() if v is not None}}
         at = Progress(step, *(known.get(name) for name in ("tokens", "learning_rate", "words")))
@@ -169,5 +169,5 @@ def _written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "correct this and run the same command again; all observations are kept"
+        remedy = "correct the cause and run the same command again; lmdyn keeps all observations"
         raise UnwritableError(path, error, remedy) from error

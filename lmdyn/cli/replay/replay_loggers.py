@@ -69,7 +69,7 @@ def logger_settings(own: Any, overlays: Sequence[Any], named: Sequence[str], to:
     if any(name.lower() in nothing for name in named):
         if len(named) > 1:
             raise ValueError(
-                f"--logger {' --logger '.join(named)}: expected only none, or only names of loggers"
+                f"--logger {' --logger '.join(named)}: give either none, or only names of loggers"
             )
         return []
     own_ones = _listed(own) or [{"class_path": "TensorBoardLogger"}]
@@ -84,8 +84,8 @@ def logger_settings(own: Any, overlays: Sequence[Any], named: Sequence[str], to:
         moved = _moved(cls, settings, to)
         if moved is None and not named:
             log.warning(
-                "%s has no argument that separates a replay from the training: left out; `--logger %s` uses it as it "
-                "is",
+                "lmdyn leaves out the logger %s, which has no argument to separate a replay from the training. To use "
+                "the logger unchanged, pass `--logger %s`",
                 cls.__name__,
                 settings["class_path"],
             )
@@ -122,8 +122,8 @@ def _logger_class(name: str) -> type[Logger]:
     if not (isinstance(found, type) and issubclass(found, Logger)):
         public = sorted(n for n in known if n[0] != "_" and n != "DummyLogger")
         raise ValueError(
-            f"unknown logger {name!r}{did_you_mean(name, public) or ':'} loggers are {', '.join(public)}; others by "
-            "their dotted path, package.Class; use none for no logger"
+            f"unknown logger {name!r}{did_you_mean(name, public) or ':'} loggers are {', '.join(public)}. Name "
+            "other loggers by their dotted path, package.Class. To use no logger, name none"
         )
     return found
 
@@ -224,7 +224,7 @@ def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
                 _close(logger, status)
             except Exception:  # the observations are already stored
                 log.exception(
-                    "%s could not be closed: its last entries may be missing", type(logger).__name__
+                    "the logger %s did not close: its last entries may be missing", type(logger).__name__
                 )
         process_rank(rank)
 
@@ -234,8 +234,8 @@ def _start(logger: WandbLogger) -> None:
         start_wandb_run(logger)
     except Exception as error:  # from its service or the network
         raise ValueError(
-            f"Weights & Biases is unavailable ({error}): log in with `wandb login`, or work offline, "
-            "WANDB_MODE=offline, and upload with `wandb sync` later, or choose another logger with --logger"
+            f"Weights & Biases is unavailable ({error}). Log in with `wandb login`, or choose another --logger. To "
+            "work offline, set WANDB_MODE=offline, and upload later with `wandb sync`"
         ) from error
 
 

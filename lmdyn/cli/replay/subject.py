@@ -82,7 +82,7 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
             checkpoints = next(found, checkpoints)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
-            raise ValueError(f"--revisions applies to hub models, but {checkpoints or run} is local: omit it")
+            raise ValueError(f"{checkpoints or run} is local, but --revisions applies to hub models: omit it")
         from lmdyn.models.pretrained import hub_folder
 
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
@@ -91,13 +91,13 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
     if checkpoints is None and not (is_pretrained(folder) or checkpoint_folders(folder)):
         if (folder / IDENTITY).is_file():
             raise FileNotFoundError(
-                f"{folder} has no config.yaml from which to build its model: load each of its checkpoints into your "
-                "model and observe it by lmdyn.watch (docs/start/your_loop.md), or, if save_pretrained or a Trainer "
-                f"wrote them, analyze their folder with --out {folder}"
+                f"{folder} has no config.yaml from which lmdyn could build the model. Load each checkpoint into your "
+                "model, and observe the model with lmdyn.watch (docs/start/your_loop.md). If save_pretrained or a "
+                f"Trainer wrote the checkpoints, analyze their folder with --out {folder}"
             )
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
-            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions; for folders of models with "
+            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions. For model folders with "
             "other names, add --checkpoints 'FOLDER/*' (the number in a name is the step)"
         )
     paths = find_checkpoints(checkpoints or run)
@@ -115,7 +115,7 @@ def _between(paths: Mapping[int, Path], given: str, steps: re.Match[str]) -> Map
     low, high = (int(one), int(one)) if one else (int(first or 0), float(last or "inf"))
     if not (found := {step: path for step, path in paths.items() if low <= step <= high}):
         there = ", ".join(map(str, [*paths][:5])) + (f", …, {max(paths)}" if len(paths) > 5 else "")
-        raise FileNotFoundError(f"--checkpoints {given}: there are checkpoints of the steps {there}")
+        raise FileNotFoundError(f"--checkpoints {given} selects none: steps with checkpoints are {there}")
     return found
 
 
@@ -126,8 +126,8 @@ def _hub_refs(name: str) -> list[str]:
     except Exception as error:  # from the hub's library or its HTTP client
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
-            f"the revisions of {name!r} cannot be listed ({reason[0]}): check name and connection, or list them "
-            "yourself, --revisions step0,step1000"
+            f"the revisions of {name!r} cannot be listed ({reason[0]}): check the name and the connection, or "
+            "list the revisions yourself: --revisions step0,step1000"
         ) from error
     return [ref.name for ref in (*refs.branches, *refs.tags)]
 

@@ -123,8 +123,8 @@ class WeightsRecord:
             if moved:
                 found.append("out of order")
                 said.append(
-                    f"step {step} is out of order: by the distances of weights, it does not lie between the "
-                    "checkpoints before and after it (as if of another run or step)"
+                    f"step {step} is out of order: according to the distances of weights, the checkpoint is not "
+                    "between the previous and the next one. The file may belong to another run or step"
                 )
             if names:
                 some = ", ".join(names[:3]) + (
@@ -132,7 +132,7 @@ class WeightsRecord:
                 )
                 found.append(f"out of order: {some}")
                 said.append(
-                    f"some tensors of step {step} are out of order, as if of another step or layer: {some}"
+                    f"some tensors of step {step} are out of order, and may be of another step or layer: {some}"
                 )
             if not finite:
                 found.append("not finite")
@@ -142,8 +142,8 @@ class WeightsRecord:
             unrelated = f"unrelated to step {steps[0]}"
             flags[1] = f"{flags[1]}; {unrelated}" if flags[1] else unrelated
             said.append(
-                f"step {steps[1]} does not descend from step {steps[0]}: their weights differ as those of two "
-                f"initialisations do, and those of steps {steps[1]} and {steps[2]} differ little"
+                f"step {steps[1]} does not descend from step {steps[0]}: the weights of both differ like two "
+                f"initialisations, but the weights of steps {steps[1]} and {steps[2]} differ little"
             )
         if not_finite:
             plural = "s" * (len(not_finite) > 1)

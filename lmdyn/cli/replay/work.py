@@ -104,10 +104,10 @@ class Work:
             raise ValueError(f"{what} (--strict)") from error
         if self._in_a_row[whose] == _GIVE_UP:
             raise ValueError(
-                f"{what}; so did {_GIVE_UP - 1} before it: the replay stops. Existing observations are kept, and the "
-                "same command continues"
+                f"{what}. The replay stops, since the {_GIVE_UP - 1} steps before also failed. lmdyn keeps all "
+                "observations; to continue, run the same command"
             ) from error
-        log.error("%s; continuing with the others", what)
+        log.error("%s; lmdyn continues with the other checkpoints", what)
 
     def stored(self, observer: Observer, *, first: bool) -> None:
         """Record that an observation exists, and whether this worker's was the first."""
@@ -135,7 +135,7 @@ class Work:
         more = f" (and {len(said) - _SHOWN} more, see --status)" if len(said) > _SHOWN else ""
         raise ValueError(
             f"{len({step for step, _ in failures})} of {len(self._asked)} checkpoints could not be observed: "
-            f"{'; '.join(said[:_SHOWN])}{more}. The others are done; the same command retries these"
+            f"{'; '.join(said[:_SHOWN])}{more}. The others are done; to retry, run the same command"
         ) from next(iter(failures.values()))
 
     def tidy(self) -> None:

@@ -36,13 +36,13 @@ def change_optimizers(
     if kinds != wanted:
         raise ValueError(
             f"the checkpoint contains the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot use: keep "
-            "the class, and change its settings"
+            "the class of the optimizer, and change only settings"
         )
     lines: list[str] = []
     for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):
         sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
         if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
-            why = "their states are restored from the checkpoint"
+            why = "the checkpoint restores the states of the groups"
             raise ValueError(f"parameter groups cannot change in a fork: {why}")
         groups = zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
         lines += [line for i, three in enumerate(groups) for line in _change_group(i, *three)]

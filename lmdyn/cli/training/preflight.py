@@ -142,7 +142,7 @@ def foreseen_of_training(
     needed = disk_of_checkpoints(callbacks, weights_size, states, plan)
     if needed > free:
         disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
-        remedy = f"save fewer (`schedule`), keep fewer (`keep`), or {remedy}"
+        remedy = f"save fewer checkpoints (`schedule`), keep fewer (`keep`), or {remedy}"
         found.append(expected(disk, f"{in_words(free)} free at {folder}", remedy, of="cost"))
     return found, cost
 

@@ -42,8 +42,8 @@ def check_resumed(
     kept = [line for k, line in lines.items() if k.startswith("model.optimizer")]
     if kept:
         raise ValueError(
-            f"{run} was trained with another optimizer ({'; '.join(kept)}), whose state and learning rates its "
-            "checkpoint restores: resume with the previous one. `lmdyn fork RUN --step K --set "
+            f"{run} was trained with another optimizer ({'; '.join(kept)}), and the checkpoint restores its state and "
+            "learning rates. Resume with the previous optimizer. `lmdyn fork RUN --step K --set "
             "model.init_args.optimizer…=…` continues with other settings in a new folder"
         )
     model = config["model"].get("init_args") or {}
@@ -54,8 +54,8 @@ def check_resumed(
     below = tuple(f"{name}." for name in compared)
     if acting := [line for k, line in lines.items() if k not in compared and not k.startswith(below)]:
         log.warning(
-            "%s resumes with settings other than those it was trained with: %s. If this is not intended, stop the "
-            "run and use the previous ones; `lmdyn fork` changes settings in a new folder",
+            "%s resumes with other settings than before: %s. If you did not intend this change, stop the run and use "
+            "the previous settings. `lmdyn fork` changes settings in a new folder",
             run,
             "; ".join(acting),
         )

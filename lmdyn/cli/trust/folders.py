@@ -26,13 +26,13 @@ def check_folder(folder: Path, *, received: bool = False) -> None:
                     target = os.path.realpath(entry.path)
                     if os.path.commonpath([target, whole]) != whole:
                         raise ValueError(
-                            f"{entry.path} is a link to {target}, out of the folder, which --untrusted does not "
-                            "follow: remove it, or put the file itself there"
+                            f"{entry.path} is a link to {target}, outside the folder. --untrusted follows no such "
+                            "link: remove the link, or replace the link with the file"
                         )
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(Path(entry.path))
                 elif not (entry.is_file() or entry.is_dir()) and Path(entry.path).exists():
                     raise ValueError(
-                        f"{entry.path} is neither a file nor a folder, but a pipe or a device, whose content may "
-                        "never end: remove it"
+                        f"{entry.path} is neither a file nor a folder, but a pipe or a device, and may have no end: "
+                        f"remove {entry.name}"
                     )

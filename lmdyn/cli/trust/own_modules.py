@@ -23,9 +23,9 @@ def find_modules(args: Sequence[str]) -> None:
     if any(len(word) > 2 and "--untrusted".startswith(word) for word in args):  # however a parser reads it
         if first:
             raise ValueError(
-                "with --untrusted, the working directory must not come first on Python's path, since modules in it "
-                f"would be imported: run `lmdyn {args[0]} …`, or `python -P -m lmdyn.cli {args[0]} …`, without this "
-                "folder in PYTHONPATH"
+                "with --untrusted, the working directory must not come first on Python's path, since Python would "
+                f"import modules from there. Run `lmdyn {args[0]} …`, or `python -P -m lmdyn.cli {args[0]} …`, without "
+                "this folder in PYTHONPATH"
             )
         return
     if not first and str(here) not in sys.path:

@@ -81,8 +81,8 @@ def refuse_others(config: Any, where: Path | str, allowed: frozenset[str]) -> No
             fine = text in allowed or not _DOTTED.fullmatch(text) or not _importable(text.partition(".")[0])
         if not fine:
             raise ValueError(
-                f"{where} names {text} ({key}), which --untrusted does not import: if you trust it, name it in your "
-                "own file, --config FILE; otherwise remove it"
+                f"{where} names {text} ({key}), which --untrusted does not import. If you trust {text}, name it "
+                f"in a file of your own, --config FILE; otherwise remove it from {where}"
             )
 
 

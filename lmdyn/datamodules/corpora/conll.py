@@ -113,10 +113,10 @@ def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tup
             document, name, entities = document + 1, new, {}
         if block.rows:
             if form.coreference and not begun:
-                raise block.error(0, "a word outside #begin document and #end document")
+                raise block.error(0, "the word is outside #begin document and #end document")
             yield document, name or "", _sentence(block, form, entities, layout == "conll2012", lowercase)
     if begun:
-        raise ValueError(f"{path}: the file ends without #end document: use the complete file")
+        raise ValueError(f"{path} ends without #end document: use the complete file")
 
 
 # ------------------------------------------------------------------------------------------ lines to sentences
@@ -127,7 +127,7 @@ def _sentence(
 ) -> Sentence:
     for i, row in enumerate(block.rows):
         if row[_NUMBER] != str(i):
-            raise block.error(i, f"words must be numbered from 0: expected {i}, got {shown(row[_NUMBER])}")
+            raise block.error(i, f"expected word number {i} (the first is 0), got {shown(row[_NUMBER])}")
         if unescape:
             row[_WORD] = _ESCAPED.get(row[_WORD], row[_WORD])
     return block.sentence(
@@ -161,7 +161,7 @@ def _roles(block: Block, form: _Layout) -> tuple[Role, ...]:
             predicates = [framed[column - form.fixed]]
         if len(predicates) != 1:
             raise block.error(
-                0, f"column {column + 1} must have the roles of one (V*), got {len(predicates)}"
+                0, f"column {column + 1} must have the roles of one predicate (V*), got {len(predicates)}"
             )
         roles += [Role(predicates[0], start, end, label) for start, end, label in spans if label != "V"]
     return tuple(roles)
@@ -182,12 +182,12 @@ def _spans(block: Block, column: int) -> list[tuple[int, int, str]]:
             spans.append((i, -1, label))
         for _ in parts[2]:
             if not opened:
-                raise block.error(i, f"column {column + 1} is unbalanced: a ')' without opening bracket")
+                raise block.error(i, f"column {column + 1} is unbalanced: a ')' has no opening bracket")
             at = opened.pop()
             spans[at] = (spans[at][0], i + 1, spans[at][2])
     if opened:
         start, _, label = spans[opened[-1]]
-        raise block.error(start, f"column {column + 1} is unbalanced: '({label[:100]}' is not closed")
+        raise block.error(start, f"column {column + 1} is unbalanced: '({label[:100]}' has no ')'")
     return spans
 
 
@@ -209,7 +209,7 @@ def _mentions(block: Block, entities: dict[str, int]) -> tuple[Mention, ...]:
                 found.append(Mention(opened[chain].pop(), i + 1, entity))
     for chain, starts in opened.items():
         if starts:
-            raise block.error(starts[-1], f"the coreference is unbalanced: '({chain}' is not closed")
+            raise block.error(starts[-1], f"the coreference is unbalanced: '({chain}' has no closing bracket")
     return tuple(sorted(found, key=lambda m: (m.start, -m.end, m.entity)))
 
 

@@ -110,7 +110,7 @@ def _heads(words: Block) -> tuple[int, ...] | None:
             raise words.error(i, f"the head must be from 0 to {len(given)}, got {shown(str(head))}")
         heads.append(int(head) - 1)
         if head == "0" and heads.count(-1) > 1:
-            raise words.error(i, "a second root: a tree has only one")
+            raise words.error(i, "the word is a second root, but a tree has one root")
     for i in range(len(heads)):
         word = i
         for _ in heads:

@@ -202,7 +202,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
 
     def _own_tokenizer(self, identity: dict[str, Any]) -> PreTrainedTokenizerFast:
         if "train" not in self.splits:
-            raise ValueError("no training split to build a vocabulary from: give train, or a tokenizer")
+            raise ValueError("a vocabulary requires a training split: give train, or a tokenizer")
 
         def build(folder: Path) -> None:
             counts = self.word_counts()
@@ -225,7 +225,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
                 data = encode_documents(self.documents(split), folder / split, self.tokenizer, self.eos)
             except ValueError as error:
                 raise ValueError(f"split {split!r} of the corpus: {error}") from error
-            logger.info("encoded %s: %d tokens in %s", split, data.num_tokens, folder)
+            logger.info("lmdyn encoded %s: %d tokens in %s", split, data.num_tokens, folder)
             encoded.append(data)
         names = merge_label_names(data.names for data in encoded)
         for data in encoded:
@@ -237,7 +237,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         """Raise a ``ValueError`` for a split that the corpus lacks."""
         if split not in self.splits:
             remedy = f"a corpus of files takes `--data.{split} FILE`"
-            raise ValueError(f"the corpus has no split {split!r}: it has {', '.join(self.splits)}; {remedy}")
+            raise ValueError(f"the corpus has no split {split!r}, only {', '.join(self.splits)}; {remedy}")
 
     def encoded(self, split: str) -> EncodedSplit:
         """Return the memory-mapped tokens and labels of a split.
@@ -297,8 +297,8 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         for layer in self.layers or ():
             if layer.removeprefix(SHUFFLED) not in data.names:
                 raise ValueError(
-                    f"`layers` names {layer!r}, which split {split!r} lacks: it has {', '.join(data.names)} "
-                    f"(and {SHUFFLED}<layer> of each)"
+                    f"`layers` names {layer!r}, which split {split!r} lacks: name one of {', '.join(data.names)}, "
+                    f"or {SHUFFLED}<layer> with one of these names"
                 )
         return tuple(data.names if self.layers is None else self.layers)
 
@@ -357,7 +357,7 @@ class FileCorpus(Corpus):
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         self.splits = tuple(self.paths)
         if not self.splits:
-            raise ValueError("no file was given: give train, validation or test")
+            raise ValueError("the corpus has no file: give train, validation or test")
 
     @abstractmethod
     def read(self, path: Path) -> Iterator[Document]:

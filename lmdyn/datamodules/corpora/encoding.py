@@ -92,7 +92,7 @@ def _compare(folder: Path) -> None:
             if (folder / name).stat().st_size != size or _checksum(folder / name) != checksum:
                 raise ValueError(f"{name} has changed since it was written")
     except (ValueError, OSError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be rebuilt") from error
+        raise ValueError(f"{folder} is damaged ({error}): remove the folder to rebuild it") from error
     _checked.add(folder)
 
 
@@ -213,8 +213,8 @@ class EncodedSplit:
         """
         if saved not in (None, self.fingerprint()):
             logger.warning(
-                "the run resumes with another text, or with documents in another order, so it is not the same as an "
-                "uninterrupted run: restore the text unless you intend this (%s)",
+                "the run resumes with another text, or with documents in another order, and so differs from an "
+                "uninterrupted run. Restore the text, unless you intend the change (%s)",
                 self.folder,
             )
 
@@ -431,12 +431,12 @@ class _Encoder:
             names = [n for s in sentences for n in getattr(s, layer) or (None,) * len(s.words)]
         labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
         if len(index) > np.iinfo(layer_dtype(layer)).max:
-            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: expected a tag set")
+            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: use a smaller tag set")
         return np.array([*labels, IGNORED])
 
     def finish(self) -> None:
         if not self._seen:
-            raise ValueError("it has no sentence: its files are empty, or all of their lines were left out")
+            raise ValueError("no sentence is left: the files are empty, or the settings leave out all lines")
         meta = {
             "num_tokens": self._tokens.length,
             "num_sentences": self._seen,
@@ -528,7 +528,7 @@ def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
     """
     if source.num_documents < 2:
         raise ValueError(
-            f"order_seed {order_seed} permutes the documents of the training text, but it has {source.num_documents}: "
+            f"order_seed {order_seed} requires two documents or more, got {source.num_documents} in the training text: "
             "omit order_seed, or use a text that is divided into documents"
         )
 

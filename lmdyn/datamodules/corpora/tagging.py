@@ -97,11 +97,11 @@ class SpacyTagger(Tagger):
         try:
             import spacy
         except ImportError as error:
-            raise ImportError("pip install 'lmdyn[spacy]', or use LexiconTagger") from error
+            raise ImportError("spaCy is missing: pip install 'lmdyn[spacy]', or use LexiconTagger") from error
         try:
             return spacy.load(self.model, exclude=["parser", "ner", "lemmatizer", "senter"])
         except OSError as error:
-            raise ImportError(f"no model: python -m spacy download {self.model}") from error
+            raise ImportError(f"{self.model} is missing: python -m spacy download {self.model}") from error
 
     def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
         """Return the labels of each sentence, by the pipeline's tagger and attribute ruler."""

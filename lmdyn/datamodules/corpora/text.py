@@ -134,7 +134,7 @@ def _count(articles: Iterable[Article]) -> Counter[str]:
 
 def _check_only_train(given: Iterable[str]) -> None:
     if list(given) != ["train"]:
-        raise ValueError(f"cut_articles takes all splits from train: give only train, got {', '.join(given)}")
+        raise ValueError(f"cut_articles cuts all splits from train: give only train, got {', '.join(given)}")
 
 
 class TextCorpus(Corpus):
@@ -236,7 +236,7 @@ class TextCorpus(Corpus):
         if bool(self.paths) == (dataset is not None):
             raise ValueError("give either files (train, validation, test) or a dataset")
         if dataset is not None and ("split" in dataset or dataset.get("streaming")):
-            raise ValueError("dataset takes neither split nor streaming: it is read as a whole")
+            raise ValueError("dataset accepts neither split nor streaming: omit them, lmdyn reads all splits")
         if cut_articles is not None:
             if not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
                 raise ValueError(
@@ -292,7 +292,7 @@ class TextCorpus(Corpus):
         assert self.dataset is not None
         table = load_dataset(self.dataset)
         if not set(SPLITS) & set(table):
-            raise ValueError(f"{self.dataset} has no split {' or '.join(SPLITS)}, but {', '.join(table)}")
+            raise ValueError(f"{self.dataset} has no split {' or '.join(SPLITS)}, only {', '.join(table)}")
         for split in set(SPLITS) & set(table):
             features = table[split].features
             kind = getattr(features.get(self.text_column), "dtype", "no column, or a list")
@@ -395,7 +395,7 @@ class TextCorpus(Corpus):
             return None
         if "train" not in self._given:
             raise ValueError(
-                "drop_rare_sentences counts types in the training split, but there is none: give train, or set "
+                "drop_rare_sentences counts types in the training split, which is missing: give train, or set "
                 "drop_rare_sentences: false"
             )
         if self._types is None:

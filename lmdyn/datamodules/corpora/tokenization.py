@@ -126,7 +126,7 @@ def subword_tokenizer(
             for unit, _ in split.pre_tokenize_str(_LOWER.normalize_str(word)):
                 units[unit] += count
     if not units:
-        raise ValueError(f"no {kind} vocabulary can be trained: the text has no word")
+        raise ValueError(f"lmdyn cannot train a {kind} vocabulary: the text has no word")
     model: models.Model
     if unigram:
         scored = [(token, 0.0) for token in special] + train_unigram(units, vocab_size - len(special))
@@ -247,8 +247,8 @@ def check_growth(tokenizer: Any) -> None:
     growth = prod(_growth(json.loads(part.__getstate__())) for part in parts if part is not None)
     if growth > _MOST_GROWTH:
         raise ValueError(
-            f"the tokenizer makes a text up to {growth:,.0f} times as long, expected at most {_MOST_GROWTH:,}: remove "
-            "the replacements from `normalizer` in its tokenizer.json"
+            f"the tokenizer makes a text up to {growth:,.0f} times longer, expected at most {_MOST_GROWTH:,} times: "
+            "remove the replacements from `normalizer` in tokenizer.json"
         )
 
 

@@ -195,9 +195,9 @@ class TrexFacts(FactSource):
                     asked = [Cloze(relation, subject, answer, wording) for wording in wordings]
                 yield from asked
             if not seen:
-                raise ValueError(f"{path}:1: expected facts, got none: is the file complete?")
+                raise ValueError(f"{path}:1: expected facts, got none: use the complete file")
         if again:
-            logger.warning("T-REx: %d facts have the same words as others: each is asked once", again)
+            logger.warning("T-REx: %d facts repeat the words of another fact: lmdyn asks each once", again)
 
     def _paraphrases(self) -> dict[str, list[str]]:
         """Return additional templates of each relation in the format of table 8: object and full stop set off."""

@@ -90,8 +90,8 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         tokenizer = self.tokenizer
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                "facts are queried with a mask, but the tokenizer has none: expected a mask_token, got "
-                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}; this excludes causal models"
+                "questions about facts contain a mask: expected a tokenizer with a mask_token, got one with "
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Causal models cannot answer them"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
         logger.info("full stops are %s (`punctuation`; default: as in the tokenizer's text)", punctuation)
@@ -121,12 +121,12 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
                 queries.append(fact.query)
         if not examples:
             raise ValueError(
-                f"none of {asked.total()} facts can be queried: no object is one known piece of the tokenizer, which "
-                f"has {len(tokenizer)}: choose other facts, or a vocabulary that contains their objects"
+                f"no fact of {asked.total()} can be queried, since no object is one piece of the tokenizer, which has "
+                f"{len(tokenizer)} pieces: choose other facts, or a vocabulary that contains the objects"
             )
         if skipped:
             logger.warning(
-                "left out %d of %d facts, whose object is not exactly one known piece of the tokenizer: %s",
+                "lmdyn leaves out %d of %d facts, because the object is not one known piece of the tokenizer: %s",
                 skipped.total(),
                 asked.total(),
                 ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
@@ -151,13 +151,13 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         words = self.source.candidates()
         candidates = sorted({piece for piece in encoder.single_pieces(words) if piece is not None})
         if not candidates:
-            raise ValueError(f"none of {len(words)} candidates is one known piece: use other candidates")
+            raise ValueError(f"no candidate of {len(words)} is one known piece: use other candidates")
         among = set(candidates)
         outside = sum(int(example["labels"].max()) not in among for example in examples)
         if outside:
             logger.warning(
-                "the objects of %d of %d facts are not among the candidates: these facts are left out when only "
-                "candidates compete",
+                "%d of %d facts have an object that is not among the candidates: lmdyn leaves out these facts when "
+                "only candidates compete",
                 outside,
                 len(examples),
             )

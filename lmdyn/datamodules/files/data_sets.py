@@ -39,8 +39,8 @@ def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any
         yield from rows
     except Exception as error:  # as above
         raise ValueError(
-            f"dataset {dict(arguments)} cannot be read ({_reasons(error)}): its files are damaged: download or write "
-            "them again"
+            f"dataset {dict(arguments)} cannot be read ({_reasons(error)}), since its files are damaged: download or "
+            "write the files again"
         ) from error
 
 

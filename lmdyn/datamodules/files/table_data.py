@@ -30,5 +30,5 @@ class TableData(L.LightningDataModule):
             RuntimeError: if read before ``setup``.
         """
         if self._made is None:
-            raise RuntimeError(f"the table of {type(self).__name__} is not made yet: call setup() first")
+            raise RuntimeError(f"{type(self).__name__} has no table yet: call setup() first")
         return self._made

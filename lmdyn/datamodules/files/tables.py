@@ -32,7 +32,7 @@ def table_rows(path: Path) -> Iterator[TableRow]:
         names = table.fieldnames or []
         if again := [name for name in names if names.count(name) > 1]:
             raise ValueError(
-                f"{path}:1: expected columns of different names, got {again[0]!r} again: rename one"
+                f"{path}:1: expected columns of different names, got {again[0]!r} twice: rename one"
             )
         for row in table:
             if None in row:
@@ -42,5 +42,5 @@ def table_rows(path: Path) -> Iterator[TableRow]:
             yield table.line_num, row
     except csv.Error as error:
         raise ValueError(
-            f"{path}:{table.line_num + 1}: expected a table ({error}): close its quotes"
+            f"{path}:{table.line_num + 1}: expected a table ({error}): close all quotes"
         ) from error

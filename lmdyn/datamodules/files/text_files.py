@@ -78,8 +78,8 @@ def read_lines(path: Path, keepends: bool = False) -> Iterator[tuple[int, str]]:
                 ) from error
             if "\0" in line:
                 raise ValueError(
-                    f"{path}:{number}: not text (a NUL character): the file is damaged, or UTF-16, which "
-                    "iconv -f UTF-16 -t UTF-8 converts"
+                    f"{path}:{number}: not text (a NUL character): the file is damaged, or is UTF-16: convert UTF-16 "
+                    "with iconv -f UTF-16 -t UTF-8"
                 )
             yield number, line if keepends else line.rstrip("\r\n")
 

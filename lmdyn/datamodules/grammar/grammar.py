@@ -112,7 +112,7 @@ class Grammar:
         if self.zipf_exponent <= 0:
             raise ValueError(f"zipf_exponent must be above 0, got {self.zipf_exponent}: 1 is the default")
         if self.n_facts == 0 and self.fact_rate > 0:
-            raise ValueError(f"fact_rate must be 0 without facts, got {self.fact_rate}: or raise n_facts")
+            raise ValueError(f"fact_rate must be 0 if n_facts is 0, got {self.fact_rate}: raise n_facts")
         sizes = {"NOUN": self.n_nouns, "VERB": self.n_verbs, "ADJ": self.n_adjectives}
         sizes |= {"ADV": self.n_adverbs, "PROPN": self.n_names}
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, 0]))

@@ -97,8 +97,8 @@ class GrammarTasks(TaskData):
             found = list(rated(*given))
         if len(found) < n:
             raise ValueError(
-                f"{name}: the {split} documents have distinct sentences for {len(found)} examples, expected {n}: "
-                f"raise n_{split}_tokens of the corpus, or request fewer"
+                f"{name}: expected {n} examples of distinct sentences, got {len(found)} from the {split} documents: "
+                f"raise n_{split}_tokens of the corpus, or request fewer examples"
             )
         return found
 

@@ -73,13 +73,13 @@ class GlobalBatch:
                 else f"batch_size × ranks × accumulate_grad_batches must be {saved.update}"
             )
             raise ResumeError(
-                f"the saved run has updates of {saved._in_words}, this one would have {self._in_words}: {stay}{_FORK}"
+                f"the saved run has updates of {saved._in_words}, this run would have {self._in_words}: {stay}{_FORK}"
             )
         if self == saved:
             return position, position >= batches
         if batches * self.rows != there * saved.rows:
             raise ResumeError(
-                f"the saved run has epochs of {there * saved.rows} rows, this one would have {batches * self.rows}: "
+                f"the saved run has epochs of {there * saved.rows} rows, this run would have {batches * self.rows}: "
                 f"set {setting} to {there * saved.rows / self.rows:g}, or resume with {saved._in_words}, as before"
             )
         ended = position >= there
@@ -88,8 +88,8 @@ class GlobalBatch:
         updates, within = divmod(position, saved.accumulated)
         if within and not ended:
             raise ResumeError(
-                f"the checkpoint lies within an update, after {within} of its {saved.accumulated} batches: resume from "
-                f"another one, or with {saved._in_words}"
+                f"the checkpoint is from within an update, after {within} of {saved.accumulated} batches: resume from "
+                f"another checkpoint, or with {saved._in_words}"
             )
         return updates * self.accumulated, ended
 

@@ -159,13 +159,13 @@ class IndexedLoader(ShardedLoader, ABC):
             ResumeError: if the state is of a loader with other settings, updates of another size, or another order.
         """
         if "global_batch" not in state:
-            raise ResumeError("the saved run is of a version before 0.1, and only that can resume it")
+            raise ResumeError("a version before 0.1 saved the run: resume with that version")
         here = {**self.resumable(), "order": _ORDER}
         there = {**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}
         differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
         if differ:
             raise ResumeError(
-                f"the saved run read its text with {there}, this one has {here}: exact resuming requires equal "
+                f"the saved run read its text with {there}, this run has {here}: to resume exactly, keep "
                 f"{', '.join(sorted(differ))}"
             )
         self.data.compare(state.get("text"))

@@ -90,13 +90,13 @@ class ChoiceFiles(TableData):
                 group = path.stem if self.group is None else _filled(self.group, {"file": path.stem, **row})
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{where}: the templates do not fit ({error}): it has the columns {shown(', '.join(row))}"
+                    f"{where}: the templates do not fit the columns {shown(', '.join(row))} ({error})"
                 ) from error
             least = 2 if isinstance(self.options, str) else min(2, len(self.options))
             if len(options) < least or not all(o.strip() for o in options) or not 0 <= right < len(options):
                 raise ValueError(
-                    f"{where}: expected two options or more, none of them empty, of which {right} is right (from 0), "
-                    f"got {shown(str(options))}"
+                    f"{where}: expected at least two options, none of them empty, and a right option number {right} "
+                    f"(from 0), got {shown(str(options))}"
                 )
             if self.without is None or not any(self.without in option.split() for option in options):
                 for i, (prefix, option) in enumerate(zip(before, options, strict=True)):

@@ -91,8 +91,8 @@ class PairFiles(TableData):
         """Yield the pairs of a file."""
         if path.suffix in _PICKLED:
             raise ValueError(
-                f"{path}: reading a pickled file runs the code that is in it: write its pairs as a table, with "
-                "columns good, bad and condition (.tsv or .jsonl)"
+                f"{path} is a pickled file, which could run code if lmdyn read the file. Write the pairs as a table "
+                "with columns good, bad and condition (.tsv or .jsonl)"
             )
         for number, (line, row) in enumerate(self._converted(path, table_rows(path))):
             where = f"{path}:{line}"
@@ -100,8 +100,8 @@ class PairFiles(TableData):
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
                 raise ValueError(
                     f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(', '.join(row))} "
-                    f"without it: fill it in, or name its column by `columns: {{{missing[0]}: …}}` (usual names: "
-                    f"{', '.join(_NAMES[missing[0]])})"
+                    f"without it. Fill in the cell, or name the column with `columns: {{{missing[0]}: …}}` (usual "
+                    f"names: {', '.join(_NAMES[missing[0]])})"
                 )
             yield {**found, "pair": found["pair"] or str(number), "file": str(path), "line": line}
 
@@ -126,8 +126,8 @@ class PairFiles(TableData):
             other = next((name for name in _OTHER_FORM if name in names), None)
             if other is None:
                 raise ValueError(
-                    f"{path}:{line}: expected a column with the other form of the verb ({', '.join(_OTHER_FORM)}), got "
-                    "none: this table has the right one only; add the other by the inflections of its publication"
+                    f"{path}:{line}: expected a column with the wrong form of the verb ({', '.join(_OTHER_FORM)}), got "
+                    "only the right form. Add the wrong form according to the inflections of the publication"
                 )
             yield from _of_verbs(path, every, other)
         else:
@@ -166,7 +166,7 @@ def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
         if "good" in known and "bad" in known:
             yield waiting.pop(name)
     for line, row in waiting.values():
-        raise ValueError(f"{path}:{line}: expected two rows of {row['pair']}, correct and wrong, got one")
+        raise ValueError(f"{path}:{line}: expected a correct and a wrong row of {row['pair']}, got one row")
 
 
 def _of_verbs(path: Path, rows: Iterator[TableRow], other: str) -> Iterator[TableRow]:

@@ -113,7 +113,7 @@ class ReadingFiles(TableData):
             )
             raise ValueError(
                 f"{path}: expected {what}, got columns {shown(', '.join(map(str, table)))} of {len(table)} rows: "
-                "name them by `columns: {word: …}` and `times`"
+                "name the columns with `columns: {word: …}` and `times`"
             )
         words = _strings(table[names["word"]])
         _refuse(words.str.count(r"\S+") != 1, path, lines, "one word", words)

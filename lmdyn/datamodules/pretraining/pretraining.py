@@ -167,10 +167,10 @@ class PretrainingCorpus(SplitLoaders):
                 **given,
             )
         if self.corpus is None:
-            raise ValueError(f"no split {split!r}: a stream has only training text, also give a corpus")
+            raise ValueError(f"a stream has training text, but no split {split!r}: also give a corpus")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
-            raise ValueError(f"{split!r} has no layers {', '.join(unknown)}, but {', '.join(text.names)}")
+            raise ValueError(f"{split!r} has no layers {', '.join(unknown)}, only {', '.join(text.names)}")
         loader = RowLoader(
             text,
             self.maker(self.layers),

@@ -211,7 +211,7 @@ class StreamLoaderOfRows:
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
             if parts.workers < self.num_workers:
-                log.info("only %d workers read: there are no more readers (`readers`)", parts.workers)
+                log.info("only %d workers read, since `readers` limits their number", parts.workers)
             made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)
@@ -270,22 +270,22 @@ class StreamLoaderOfRows:
         )
         if there != here:
             raise ResumeError(
-                f"the stream was read with {there}, not {here}: exact resuming requires equal settings"
+                f"the saved run read the stream with {there}, not {here}: keep the settings of that run"
             )
         position, ended = self._batch.position(state, self._length, "epoch_batches")
         deal = Deal(**state["deal"])
         if self.text.readers not in (None, deal.readers):
             raise ResumeError(
-                f"the stream was divided among {deal.readers} readers, this run requests {self.text.readers}: set "
+                f"the saved run has {deal.readers} readers, this run requests {self.text.readers}: set "
                 f"readers: {deal.readers}"
             )
         if state["read"] != self._read:
-            said = "the stream was read from %s and continues from %s: resuming is exact only if their text is equal"
+            said = "the run read %s before and reads %s now: the run resumes exactly only if both are equal"
             log.warning(said, state["read"], self._read)
         mine = deal.of_rank(self._batch, self.rank, int(state["start"]))
         if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
             raise ResumeError(
-                f"the state lacks readers {missing} of {deal.readers}: one rank of several saved it"
+                f"the state lacks readers {missing} of {deal.readers}: only one of several ranks saved it"
             )
         self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])

@@ -53,8 +53,8 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
         yield text or "", {"stream": stream.state_dict(), "given": given}
     if not given:
         raise ValueError(
-            f"dataset {dataset} has no text for one of the readers: it is empty, or has fewer documents than readers "
-            "(ranks × workers)"
+            f"dataset {dataset} has no text for one of the readers (ranks × workers): use more documents, or fewer "
+            "workers"
         )
 
 
@@ -128,7 +128,7 @@ def documents_of(text: StreamedText, reader: int, readers: int, state: State) ->
             yield document, {"pass": number, "shares": list(states)}
         for dataset, count in zip(text.datasets, empty, strict=True):
             if count and number == 0:
-                logger.warning("%s: %d documents without text were left out", dataset, count)
+                logger.warning("%s: lmdyn left out %d documents without text", dataset, count)
         number, states = number + 1, [start] * len(whole)
 
 

@@ -81,6 +81,6 @@ class StreamedText:
             columns = stream.column_names
             if columns is not None and self.text_column not in columns:
                 raise ValueError(
-                    f"{one}: no column {self.text_column!r} of {', '.join(columns)}: set text_column"
+                    f"{one} has no column {self.text_column!r}, only {', '.join(columns)}: set text_column"
                 )
         return streams

@@ -31,7 +31,7 @@ class StreamBlock:
 
     def layer(self, layer: str) -> Array:
         """Raise a ``ValueError``."""
-        raise ValueError(f"a stream has no gold layers, and thus no {layer!r}: omit `layers`")
+        raise ValueError(f"a stream has no gold layers, and so no {layer!r}: omit `layers`")
 
 
 Text = EncodedSplit | StreamBlock
@@ -120,8 +120,8 @@ def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dic
     if missing := [names[short] for short, i in ids.items() if i is None]:
         raise ValueError(
             f"objective {objective!r} requires a tokenizer with {', '.join(missing)}, got one with "
-            f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: use a tokenizer like BERT's, or train one "
-            "(`vocabulary: wordpiece` or `unigram` of the corpus)"
+            f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Use a tokenizer such as BERT's, or train a "
+            "tokenizer (`vocabulary: wordpiece` or `unigram` of the corpus)"
         )
     return {short: int(i) for short, i in ids.items()}
 

@@ -213,7 +213,7 @@ def _choose(
     layers = _asked_or_common("layer", asked.layers, layers_of)
     tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
     if not tasks and asked.span_tasks is None:
-        raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks_of}")
+        raise ValueError(f"no task of spans has annotations in all splits; the corpus has {tasks_of}")
     return layers, tasks, layer_of["pos"]
 
 
@@ -223,7 +223,7 @@ def _asked_or_common(
     """Return what is asked, which every split must have; if nothing is, what every split has."""
     for split, exist in present.items():
         if missing := [name for name in asked or () if name not in exist]:
-            raise ValueError(f"split {split!r} has no {what} {', '.join(missing)}: it has {', '.join(exist)}")
+            raise ValueError(f"split {split!r} has no {what} {', '.join(missing)}, only {', '.join(exist)}")
     first = next(iter(present.values()))
     common = (name for name in first if all(name in exist for exist in present.values()))
     return tuple(common if asked is None else asked)
@@ -272,7 +272,7 @@ class _Split:
         if not self.sentences:
             raise ValueError(
                 f"split {split!r} of the corpus has no sentence of at most {asked.max_pieces} pieces: raise "
-                "max_pieces, or look at its files"
+                "max_pieces, or check the files"
             )
 
     def _add(self, asked: SpanCorpus, s: Sentence, ids: list[int], words: Ids) -> None:

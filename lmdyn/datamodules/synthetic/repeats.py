@@ -74,8 +74,8 @@ class RepeatsCorpus(RandomWords):
         at_least(0, language_seed=language_seed)
         if not 1 <= shortest <= longest <= length // 2:
             raise ValueError(
-                f"expected 1 <= shortest <= longest <= length / 2, so that it fits twice, got {shortest}, {longest} "
-                f"and {length}"
+                f"expected 1 <= shortest <= longest <= length / 2, since the span occurs twice, got {shortest}, "
+                f"{longest} and {length}"
             )
         self.length, self.shortest, self.longest = length, shortest, longest
         self.language_seed = language_seed

@@ -106,7 +106,7 @@ class ScaffoldCorpus(RandomWords):
             if words > self.n_tokens[split]:
                 raise ValueError(
                     f"{rules} rules and {outside} phrases of {length} words fill {words} words, more than "
-                    f"n_{split}_tokens = {self.n_tokens[split]}: increase this, or lower length, n_rules or n_outside"
+                    f"n_{split}_tokens = {self.n_tokens[split]}: raise it, or lower length, n_rules or n_outside"
                 )
 
     @property
@@ -191,7 +191,7 @@ class ScaffoldCorpus(RandomWords):
         missing = [word for word in self.vocabulary if word not in known]
         if missing:
             raise ValueError(
-                f"the tokenizer lacks {len(missing)} words of the language, such as {missing[-1]!r}: observe "
-                "models that were trained on it"
+                f"the tokenizer lacks {len(missing)} words of the language, such as {missing[-1]!r}: observe only "
+                "models that were trained on this language"
             )
         return np.array([known[word] for word in self.vocabulary])

@@ -45,7 +45,7 @@ class GlueLayout:
 
 
 _REMEDY = (
-    "give a hub name that can be reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
+    "give a reachable hub name, a local copy of the data set, or `folder` with files in GLUE's own layout"
 )
 _ONE = {"": ("dev", "validation")}
 _BOTH = {name: (f"dev_{name}", f"validation_{name}") for name in ("matched", "mismatched")}
@@ -111,8 +111,8 @@ class GlueTasks(TaskData):
             missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
             if missing:
                 raise ValueError(
-                    f"{', '.join(missing)} need a `folder`: or give `dataset` for GLUE's tasks (path: nyu-mll/glue), "
-                    "`squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
+                    f"{', '.join(missing)} have no data: give `folder`, or `dataset` for GLUE's tasks (path: "
+                    "nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
                 )
         self.names = tuple(tasks)
         self.folder = folder
@@ -197,7 +197,7 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     if not examples:
         raise ValueError(f"{path}:1: expected rows of {n_columns} columns, got none: use the complete file")
     if short:
-        logger.warning("%s: left out %d rows with fewer than %d columns", path, short, n_columns)
+        logger.warning("%s: lmdyn left out %d rows with fewer than %d columns", path, short, n_columns)
     return examples
 
 
@@ -232,7 +232,7 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
 
 def _split(splits: Any, split: str, name: str) -> Any:
     if split not in splits:
-        raise ValueError(f"the dataset of {name} has no split {split!r}: it has {', '.join(splits)}")
+        raise ValueError(f"the dataset of {name} has no split {split!r}, only {', '.join(splits)}")
     return splits[split]
 
 
@@ -267,7 +267,7 @@ def read_squad(path: str | Path) -> list[Question]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} does not exist: SQuAD 2.0 is train-v2.0.json and dev-v2.0.json, from "
+            f"{path} does not exist: download train-v2.0.json and dev-v2.0.json of SQuAD 2.0 from "
             "https://rajpurkar.github.io/SQuAD-explorer/"
         )
     found = []

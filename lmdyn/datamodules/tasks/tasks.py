@@ -155,9 +155,9 @@ class PairEncoder:
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
             raise ValueError(
-                "fine-tuning reads a pair as [CLS] first [SEP] second [SEP], but the tokenizer does not encode it so: "
-                "expected one with cls_token and sep_token, such as those of `vocabulary: unigram` or `wordpiece`; "
-                f"this one has {', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}"
+                "fine-tuning requires pairs encoded as [CLS] first [SEP] second [SEP]. Expected a tokenizer with "
+                "cls_token and sep_token, such as `vocabulary: unigram` or `wordpiece` trains; got a tokenizer with "
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}"
             )
 
     def texts(self, examples: Sequence[TextExample]) -> tuple[TaskExamples, int]:
@@ -294,7 +294,7 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
 
         def encoded(name: str, rows: Sequence[Any], limit: int | None) -> TaskExamples:
             if not rows:
-                raise ValueError(f"{raw.name} has no examples in its set {name!r}: check its files")
+                raise ValueError(f"{raw.name} has no examples in the set {name!r}: check the files")
             if limit is not None and len(rows) > limit:
                 kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:limit])
                 rows = [rows[i] for i in kept]

@@ -65,5 +65,5 @@ def test_how_much_to_keep(capsys):
     with pytest.raises(SystemExit):
         run_command("analyze", analyze, ["org/lm", "--keep", "20GB"])
     assert "invalid whole number value: '20GB'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="--keep applies to hub models"):
+    with pytest.raises(ValueError, match="--keep applies only to models of the hub"):
         run_command("analyze", analyze, ["runs/x", "--keep", "3"])

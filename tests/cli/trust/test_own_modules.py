@@ -35,7 +35,7 @@ def test_not_for_a_received_run(here, word):
 def test_a_folder_that_comes_first_is_refused(here, entry):
     """As with ``python -m lmdyn.cli``, or ``PYTHONPATH=.``."""
     sys.path.insert(0, str(here) if entry == "whole" else entry)
-    with pytest.raises(ValueError, match=r"run `lmdyn report …`, or `python -P -m lmdyn\.cli report …`"):
+    with pytest.raises(ValueError, match=r"Run `lmdyn report …`, or `python -P -m lmdyn\.cli report …`"):
         find_modules(["report", ".", "--untrusted"])
     find_modules(["report", "."])  # the control: one's own
 

@@ -155,7 +155,7 @@ def test_handed_tokenizer_needs_no_training_split_and_shares_the_cache(tmp_path)
     assert probe.calls == ["validation"]
     assert probe.encoded("validation").tokens.tolist() == run.encoded("validation").tokens.tolist()
     assert probe.label_names["upos"] == ["DET", "PUNCT"]
-    with pytest.raises(ValueError, match=r"no split 'train': it has validation"):
+    with pytest.raises(ValueError, match=r"no split 'train', only validation"):
         _ = probe.token_counts
     run.tokenizer.save_pretrained(str(tmp_path / "tokenizer"))
     assert tiny(tmp_path, AutoTokenizer.from_pretrained(str(tmp_path / "tokenizer"))).calls == []
@@ -226,11 +226,11 @@ def test_loaders(tmp_path):
 
 
 def test_errors(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"`layers` names 'xpos', .* it has upos, topic"):
+    with pytest.raises(ValueError, match=r"`layers` names 'xpos', .* name one of upos, topic"):
         tiny(tmp_path, layers=["upos", "xpos"])
     with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
         tiny(tmp_path, text={"train": [], "validation": TEXT["validation"]})
-    with pytest.raises(ValueError, match="split 'validation' of the corpus: it has no sentence"):
+    with pytest.raises(ValueError, match="split 'validation' of the corpus: no sentence is left"):
         tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
     with pytest.raises(RuntimeError, match="no tokenizer yet"):
         _ = Tiny().tokenizer
@@ -252,7 +252,7 @@ def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):
     with pytest.raises(ValueError, match=r"damaged \(train/tokens\.bin has changed since it was written\)"):
         tiny(tmp_path).setup()
     path.write_bytes(whole[:-4])
-    with pytest.raises(ValueError, match=r"damaged \(train/tokens\.bin has changed .*\): remove it"):
+    with pytest.raises(ValueError, match=r"damaged \(train/tokens\.bin has changed .*\): remove the folder"):
         tiny(tmp_path).setup()
     (folder / "train" / "meta.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):

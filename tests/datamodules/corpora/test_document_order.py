@@ -66,7 +66,9 @@ def test_text_of_one_document_has_no_other_order(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("one line of words\n", encoding="utf-8")
     settings = {"layout": "paragraphs", "drop_rare_sentences": False, "cache_dir": str(tmp_path)}
-    with pytest.raises(ValueError, match=r"order_seed 1 permutes the documents .* it has 1: omit order_seed"):
+    with pytest.raises(
+        ValueError, match=r"order_seed 1 requires two documents or more, got 1 .*: omit order_seed"
+    ):
         ready(TextCorpus(str(path), order_seed=1, **settings))
     path.write_text("one line of words\nanother line\nand one\n", encoding="utf-8")
     ready(TextCorpus(str(path), order_seed=1, **settings))  # the control

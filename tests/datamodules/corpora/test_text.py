@@ -147,7 +147,7 @@ def test_rare_sentences(tmp_path):
     kept = sentences(TextCorpus(train=path, min_count=3))
     assert kept == ["the cat sleeps .", "the dog sleeps .", "the cat sleeps ."]
     only = TextCorpus(validation=path, min_count=3)
-    with pytest.raises(ValueError, match="there is none: give train, or set drop_rare_sentences: false"):
+    with pytest.raises(ValueError, match="which is missing: give train, or set drop_rare_sentences: false"):
         list(only.documents("validation"))
 
 

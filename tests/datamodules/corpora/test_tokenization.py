@@ -256,7 +256,7 @@ def test_normalizers_that_multiply_a_text(tmp_path, steps, growth):
     backend = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(steps)
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match=f"up to {growth} times as long, expected at most 1,000"):
+    with pytest.raises(ValueError, match=f"up to {growth} times longer, expected at most 1,000"):
         T.load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 

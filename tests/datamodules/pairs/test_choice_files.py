@@ -53,16 +53,16 @@ def test_a_column_of_options_and_of_the_right_one(tmp_path):
 @pytest.mark.parametrize(
     ("row", "how", "says"),
     [
-        (EWOK, {"options": ["{Target3}", "x"]}, "x.jsonl:1: the templates do not fit ('Target3')"),
+        (EWOK, {"options": ["{Target3}", "x"]}, "x.jsonl:1: the templates do not fit the columns"),
         (EWOK, {"options": "Target3"}, "x.jsonl:1: the templates do not fit"),
         (EWOK, {"options": "Target1"}, "(expected a list as Target1, got \"'It pours.'\")"),
         (EWOK, {"options": ["{Domain.__class__}", "x"]}, "('Domain.__class__')"),
         ({**MOVES, "x": None}, {"options": "options", "prefixes": "{x}"}, "expected text or a number, got 'None'"),
         (MOVES, {"options": "options", "prefixes": ["a", "b"]}, "(2 prefixes, 3 options)"),
         (MOVES, {"options": "options", "prefixes": "{other}"}, "x.jsonl:1: the templates do not fit"),
-        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: expected two options or more"),
+        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: expected at least two options"),
         ({**MOVES, "options": [" a", " "]}, {"options": "options"}, "none of them empty"),
-        (MOVES, {"options": "options", "right": 3}, "of which 3 is right (from 0)"),
+        (MOVES, {"options": "options", "right": 3}, "a right option number 3 (from 0)"),
         (MOVES, {"options": "options", "without": "nothing"}, "expected items with options in"),
     ],
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_sentence_and_the_other_form_of_its_verb(tmp_path):
         "the keys to it are here", "the keys to it is here", "agr", "0",
     ]  # fmt: skip
     path.write_text("sentence\tverb_index\nthe keys are here\t3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"agr.tsv:2: expected a column with the other form of the verb"):
+    with pytest.raises(ValueError, match=r"agr.tsv:2: expected a column with the wrong form of the verb"):
         read(path)
 
 
@@ -111,11 +111,11 @@ def test_equal_sentences_are_kept(tmp_path):
         ("x.jsonl", "\n", "expected pairs of sentences in"),
         ("x.tsv", "good\tbad\na\tb\n", "x.tsv:2: expected a paradigm of the pair"),
         ("x.tsv", "good\tbad\tUID\na\tb\tc\td\n", "x.tsv:2: expected 3 columns"),
-        ("x.tab", forms(form("correct", "sleep")), "x.tab:2: expected two rows of NOUN_VERB c1 3"),
+        ("x.tab", forms(form("correct", "sleep")), "x.tab:2: expected a correct and a wrong row of NOUN_VERB c1 3"),
         ("x.tab", forms(form("correct", "sleep"), form("correct", "sleep")), "x.tab:3: expected one row correct"),
         ("x.tab", forms(form("right", "sleep")), "x.tab:2: expected one row correct and one wrong"),
         ("x.tab", forms(form("wrong", "sleep", sent="the ideas")), "x.tab:2: expected the index of one of 2 words"),
-        ("x.pickle", "", "runs the code that is in it"),
+        ("x.pickle", "", "is a pickled file, which could run code"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(tmp_path, name, text, says):

@@ -168,10 +168,10 @@ def test_other_epochs_of_a_stream_are_refused(cache):
     run.updates(2)
     state = run.state()
     other = Ranks("stream", cache, accumulated=2, limit=4)
-    with pytest.raises(ValueError, match="48 rows, this one would have 16: set epoch_batches to 12"):
+    with pytest.raises(ValueError, match="48 rows, this run would have 16: set epoch_batches to 12"):
         other.resume(state)
     data = data_of("stream of 4", cache, batch_size=8)
-    with pytest.raises(ValueError, match="among 1 readers, this run requests 4: set readers: 1"):
+    with pytest.raises(ValueError, match="saved run has 1 readers, this run requests 4: set readers: 1"):
         data.train_dataloader().load_state_dict(state)
     with pytest.raises(ValueError, match=r"lacks readers \[1\] of 2"):
         two = Ranks("stream", cache, ranks=2)
@@ -187,7 +187,7 @@ def test_within_an_update_only_the_same_division_goes_on(cache):
         next(endless)
     state = run.state()
     Ranks("rows", cache, accumulated=4).resume(state)
-    with pytest.raises(ValueError, match="within an update, after 2 of its 4 batches"):
+    with pytest.raises(ValueError, match="within an update, after 2 of 4 batches"):
         Ranks("rows", cache, accumulated=2).resume(state)
 
 

@@ -172,7 +172,7 @@ def test_resuming_with_other_settings_is_refused(cache):
     loader = make(cache).train_dataloader()
     next(iter(loader))
     for settings in ({"seed": 9}, {"sequence_length": 24}):
-        with pytest.raises(ValueError, match="exact resuming requires equal"):
+        with pytest.raises(ValueError, match="to resume exactly, keep"):
             make(cache, **settings).train_dataloader().load_state_dict(loader.state_dict())
 
 

@@ -111,7 +111,7 @@ def test_each_layout(tmp_path, task):
 
 def test_rows_that_qqp_itself_breaks_are_counted(tmp_path, caplog):
     list(GlueTasks(["QQP"], folder=str(write(tmp_path, "QQP", ROWS["QQP"]))).read())
-    assert "train.tsv: left out 1 rows with fewer than 6 columns" in caplog.text
+    assert "train.tsv: lmdyn left out 1 rows with fewer than 6 columns" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ class Hub:
             Hub([{"sentence1": "a", "sentence2": "b", "label": -1}]),
             r"row 0: expected a label of .*, got '-1'",
         ),
-        (Hub([], ("test",)), r"no split 'train': it has test"),
+        (Hub([], ("test",)), r"no split 'train', only test"),
     ],
 )
 def test_a_hub_dataset_of_another_kind(monkeypatch, hub, message):
