@@ -53,9 +53,9 @@ ax.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.66
 
 # %%
 # The trained ALBERT is not chaotic: every sentence ends on a fixed point. In the untrained ALBERT, the small weights
-# make each application nearly the identity. At first, the map increases differences a little. λ then stays near 0. 400
-# steps are too few to classify such orbits, and the result is ``undetermined``. The same exponent classifies all eight
-# orbits of the random network correctly: chaotic at g = 3, and not chaotic at g = 0.8.
+# make each application nearly the identity. At first, the map increases differences a little. Later, λ stays near 0,
+# and 400 steps are too few to classify the orbits. The result for these orbits is ``undetermined``. The same exponent
+# classifies all eight orbits of the random network correctly: chaotic at g = 3, and not chaotic at g = 0.8.
 share = rows[rows["quantity"] == "orbit_share"].pivot(index="step", columns="kind", values="value")
 print("share of 8 sentences by the kind of their orbit:", share.loc[:, share.gt(0).any()], sep="\n")
 assert share.loc[run.last, "fixed point"] == 1 and share["chaotic"].max() == 0

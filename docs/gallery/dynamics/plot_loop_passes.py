@@ -38,8 +38,8 @@ panels[2].legend(frameon=False, fontsize=8)
 # One or two passes are enough. After two passes, nearly all predictions are equal to the predictions after sixteen
 # passes, and the loss no longer decreases. The state continues to approach a fixed point, faster in the trained model
 # than in the untrained model. The predictions of the untrained model settle only slowly. A relative change of 1e-7 is
-# the rounding of float32. This text does not require long computations. To show whether more passes help, use a task
-# that requires more passes.
+# the rounding of float32. The text of this script does not require long computations. To show whether more passes help,
+# use a task that requires more passes.
 trained, untrained = at[run.last], at[0]
 print(trained.loc[[1, 2, 4, 15], ["settled_share", "cross_entropy"]].round(3).to_string())
 assert trained["settled_share"][2] > 0.95 > untrained["settled_share"][2] + 0.2

@@ -40,7 +40,7 @@ right.legend(frameon=False, fontsize=8)
 
 # %%
 # The next word depends mostly on the nearest words, because interdependence decreases with distance. Training causes
-# this interdependence: in a random network, the contributions nearly add up. At equal distance in the sentence,
+# the interdependence, because the contributions nearly add up in a random network. At equal distance in the sentence,
 # interdependence depends on the syntactic tree. The correlation ρ is above 0, so words that are further apart in the
 # tree are more interdependent. For the untrained model, ρ is about 0. The bars show 95 % intervals over sentences.
 trained, untrained = at[run.last]["logits"], at[0]["logits"]

@@ -47,9 +47,9 @@ panels[1].legend(frameon=False, fontsize=8, loc="upper left")
 
 # %%
 # The rule transfers: the model predicts ω nearly as well after scaffolds that were never between α and ω. The
-# difference is larger if the training text contains the scaffolds only between α and ω. In this text, the prediction
-# has begun to depend on the scaffolds. The floor is the probability of one word out of 32. The bars show standard
-# errors over 200 instances, clustered by scaffold, for one seed.
+# difference is larger if the training text contains the scaffolds only between α and ω. With unfamiliar scaffolds, the
+# prediction has begun to depend on the scaffolds. The floor is the probability of one word out of 32. The bars show
+# standard errors over 200 instances, clustered by scaffold, for one seed.
 end = curves.iloc[-1]
 lost = {scaffold: end[scaffold, "in"] - end[scaffold, "out"] for scaffold in ("familiar", "unfamiliar")}
 print(f"probability of ω, untrained {curves.iloc[0].max():.3f}, at the end:", end.round(3), sep="\n")

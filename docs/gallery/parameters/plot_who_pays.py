@@ -46,8 +46,8 @@ right.legend(frameon=False, fontsize=8)
 # %%
 # The figure shows the shares along straight lines between checkpoints. ``allocation: path`` follows the updates during
 # training, and gives other shares. A parameter can decrease the loss along one path and increase the loss along the
-# other path. In five LSTMs of this kind, the output layer's share of the fall was about 0.24 higher along lines than
-# along updates.
+# other path. In five LSTMs like the LSTM of this script, the output layer's share of the fall was about 0.24 higher
+# along lines than along updates.
 whole = rows[(rows["quantity"] == "loss_change")]["value"].sum()
 added = by_layer.iloc[-1].sum()
 print(f"the loss changes by {whole:.2f} nats; the shares add up to {added:.2f}")

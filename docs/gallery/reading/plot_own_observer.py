@@ -2,11 +2,11 @@
 An observer of your own: is a model's confidence deserved?
 ==========================================================
 
-An observer that needs one pass over its text is a class with the method ``accumulator``. This method returns an object
-that receives each batch and returns a table. The base class handles the schedule, the pass, replay and the isolation
-from the training. The observer of this script measures the calibration error (Guo et al. 2017). The error compares the
-probability of the likeliest word with the frequency at which the likeliest word occurs. The script observes an LSTM
-during training.
+An observer that needs one pass over its text is a class with the method ``accumulator``. ``accumulator`` returns an
+object that receives each batch and returns a table. The base class handles the schedule, the pass, replay and the
+isolation from the training. The observer of this script measures the calibration error (Guo et al. 2017). The error
+compares the probability of the likeliest word with the frequency at which the likeliest word occurs. The script
+observes an LSTM during training.
 """
 
 import lightning as L

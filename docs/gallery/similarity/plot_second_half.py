@@ -38,9 +38,10 @@ right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
 right.tick_params(axis="x", labelsize=8)
 
 # %%
-# The geometry changes most in the first half of training, between steps 32 and 100. In these steps, the loss falls
-# below the entropy of the word frequencies. A model can reach this entropy without context. The second half of training
-# reduces the loss further, and changes the layers a little. The word vectors change least.
+# The geometry changes most in the first half of training, between steps 32 and 100. Between steps 32 and 100, the loss
+# falls below the entropy of the word frequencies. A model can reach the entropy of the word frequencies without
+# context. The second half of training reduces the loss further, but changes the layers only a little. The word vectors
+# change least.
 print(
     f"loss: {loss[0]:.2f} at step 0, {loss[half]:.2f} at step {half}, {loss[run.last]:.2f} at step {run.last}"
 )

@@ -4,8 +4,8 @@ Which layer looks like a tagger?
 
 A part-of-speech tagger knows one linguistic category and nothing else. :class:`~lmdyn.callbacks.Similarity` compares
 the layers of a language model with the layer of the tagger, at each checkpoint of the language model. The measure is
-SVCCA over 5,000 tokens. The floor is a tagger that was trained on shuffled labels. This tagger can only memorise the
-labels (Saphra & Lopez 2019).
+SVCCA over 5,000 tokens. The floor is a tagger that was trained on shuffled labels. A tagger with shuffled labels can
+only memorise the labels (Saphra & Lopez 2019).
 """
 
 import matplotlib.pyplot as plt

@@ -34,8 +34,8 @@ panels[0].legend(frameon=False, fontsize=8, loc="lower left")
 
 # %%
 # At the end, the layers of the two models agree far above the floor. The agreement of the word vectors is hardly above
-# the floor. Before step 100, the curves of the last layer are meaningless. In these steps, one or two directions
-# contain 99 % of the variance, and the floor is above the curve.
+# the floor. Before step 100, one or two directions contain 99 % of the variance of the last layer, and the floor is
+# above the curve. The curves of the last layer are therefore meaningless before step 100.
 end = curves.iloc[-1]
 print(f"two seeds; at step {curves.index[-1]} (trained, floor):")
 print(

@@ -40,10 +40,10 @@ right.legend(frameon=False, fontsize=8)
 # After 312 updates, the model has acquired six of ten words. The relative criterion is half-way to the word's lowest
 # surprisal. With the relative criterion, nearly every word has an age, even a word that the model hardly knows. The
 # absolute criterion depends on frequency, because an untrained model gives all words the same surprisal. For the rarest
-# words, the surprisal of the untrained model is already below the surprisal by frequency. These words count as acquired
-# from the start, and rare words reach their cutoff earlier than frequent words. If the model does not acquire a word,
-# the age of the word is censored: the age is above the last step. Least squares ignores this censoring, and finds about
-# half of the effect that the censored regression finds.
+# words, the surprisal of the untrained model is already below the surprisal by frequency. The rarest words therefore
+# count as acquired from the start, and rare words reach their cutoff earlier than frequent words. If the model does not
+# acquire a word, the age of the word is censored: the age is above the last step. Least squares ignores this censoring,
+# and finds about half of the effect that the censored regression finds.
 print(ages["censored"].value_counts().to_dict(), published["censored"].value_counts().to_dict())
 found = {
     censoring: acquisition_regression(ages, ["unigram", "length"], censoring=censoring).coefficients

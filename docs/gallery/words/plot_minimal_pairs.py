@@ -74,7 +74,7 @@ ax.legend(frameon=False, fontsize=8)
 # The model learns the order within few updates. At first, the model prefers the wrong order in almost all pairs, and
 # later the right order in almost all pairs. The figure does not show that the model learns agreement. The model is
 # right as often as at step 0, when it prefers the right form of some frequent pairs by chance. If an onset is at step
-# 0, the onset is a preference of the untrained model. The control stays at chance.
+# 0, the onset is a preference of the untrained model. The accuracy of the control paradigm stays at chance.
 print({rule: (step, round(accuracy[rule].iloc[-1], 2)) for rule, step in onsets.items()})
 ratios = table[table["quantity"].eq("log_ratio")].pivot(
     index="step", columns=["group", "pair"], values="value"

@@ -74,9 +74,9 @@ for ax in panels:
 
 # %%
 # An untrained model explains no more than noise. For a hundred updates, the divergence falls, but the model's surprisal
-# explains no more of the times than length, frequency and position do. In these updates, the model learns frequencies,
-# which are already in the baseline. The slope (ms per bit) is the slope of the model's surprisal. This slope need not
-# be the slope of the trigrams in the simulation.
+# explains no more of the times than length, frequency and position do. During the first hundred updates, the model
+# learns frequencies, which are already in the baseline. The slope (ms per bit) is the slope of the model's surprisal.
+# This slope need not be the slope of the trigrams in the simulation.
 print(fits[["partial_r2", "chance", "delta_log_likelihood", "slope", "slope_error"]].round(4).to_string())
 assert fits["partial_r2"].loc[:20].max() < 0.001 < 0.02 < fits["partial_r2"].iloc[-1]
 

@@ -36,7 +36,7 @@ panels[0].legend(frameon=False, fontsize=8, loc="upper left")
 # The model learns reconstruction first, and with a higher accuracy. At the end, the model reproduces most visible
 # words, but does not predict most masked words. Masked function words are easier than masked content words, because the
 # model has more content words to choose from. The floor of prediction is the plateau that the model reaches within ten
-# updates and keeps up to step 56. On this plateau, the model predicts the most frequent tokens in any sentence.
+# updates and keeps up to step 56. On the plateau, the model predicts the most frequent tokens in any sentence.
 floor = curves["prediction"].loc[10:60].max()
 end, masked = run.last, overall.query("quantity == 'masked_words'")["value"].iloc[-1]
 print(f"step {end}: {curves['reconstruction'][end]:.2f} of all words reconstructed, ", end="")
