@@ -35,14 +35,9 @@ def recorded(cls: type[Observer]) -> str:
     prefix = snake_case(cls.__name__)
     tags = [([t.removeprefix(f"{prefix}/") for t in q.tags_of(prefix)], q) for q in cls.recorded if q.tags]
     stored = [([q.name], q) for q in cls.recorded if not q.tags]
-    text = (
-        f"The observer logs these quantities under tags that begin with `{prefix}/`:\n\n{table('tag', tags)}"
-    )
-    return text + (
-        f"\nThe observer stores, but does not log, these further quantities:\n\n{table('quantity', stored)}"
-        if stored
-        else ""
-    )
+    logged = f"The observer logs these quantities under tags that begin with `{prefix}/`:\n\n"
+    further = "\nThe observer stores, but does not log, these further quantities:\n\n"
+    return logged + table("tag", tags) + (further + table("quantity", stored) if stored else "")
 
 
 def fresh(page: str) -> str:
