@@ -18,7 +18,7 @@ LOSS = Rows("LearningCurves", "loss")
 
 
 def rho(site):
-    """ρ of the gradient's concentration with word frequency, at a layer: see the example on gradients."""
+    """Return the correlation ρ of the gradient's concentration with word frequency, at one layer."""
     where = (("role", "target"), ("pos_class", "no_top20"))
     return Rows("Sparsity", "rho_gradient", site, where=where, error="rho_gradient_error")
 

@@ -18,22 +18,22 @@ from lmdyn.callbacks import LearningCurves, Similarity, Steps
 
 
 class CausalLM(L.LightningModule):
-    """What Lightning requires: a training step and an optimizer."""
+    """A module with the methods that Lightning requires: a training step and an optimizer."""
 
     def __init__(self, model, tokenizer):
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
 
     def training_step(self, batch, batch_idx):
-        """The model's own loss: it shifts the labels inside."""
+        """Return the model's own loss; the model shifts the labels."""
         return self.model(**batch).loss
 
     def validation_step(self, batch, batch_idx):
-        """The same, as ``val_loss``."""
+        """Log the model's own loss as ``val_loss``."""
         self.log("val_loss", self.model(**batch).loss)
 
     def configure_optimizers(self):
-        """Any optimizer."""
+        """Return an optimizer of your choice."""
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 

@@ -21,7 +21,7 @@ from lmdyn.models import LSTMLanguageModel
 
 
 class Calibration(StreamingObserver):
-    """Tokens in ten bins by the probability of the likeliest word."""
+    """An observer that counts tokens in ten bins, by the probability of the likeliest word."""
 
     uses_labels = True
 
@@ -31,13 +31,13 @@ class Calibration(StreamingObserver):
 
 
 class BinSums:
-    """Of each bin: tokens, the sum of their confidence, and how many are right."""
+    """For each bin, the number of tokens, the sum of their confidence, and the number of right tokens."""
 
     def __init__(self):
         self.sums = torch.zeros(10, 3, dtype=torch.float64)
 
     def update(self, seen: ObservedBatch):
-        """Add a batch."""
+        """Add the tokens of a batch to the bins."""
         labelled = seen.labels >= 0
         confidence, best = seen.logits[labelled].float().softmax(-1).max(-1)
         hits = (best == seen.labels[labelled]).float()
@@ -45,7 +45,7 @@ class BinSums:
         self.sums.index_add_(0, (confidence * 10).long().clamp(max=9), values)
 
     def table(self):
-        """Rows: quantity, site, value."""
+        """Return a table with the columns quantity, site and value."""
         tokens, confidence, hits = all_reduce_sum(self.sums).T  # over ranks
         of_all = {"confidence": confidence, "accuracy": hits, "error": (confidence - hits).abs()}
         shares = {name: float(sums.sum() / tokens.sum()) for name, sums in of_all.items()}

@@ -17,7 +17,7 @@ generator = torch.Generator().manual_seed(0)
 
 
 def noise(tokens):
-    """Vectors without any structure."""
+    """Return random vectors without any structure."""
     return torch.randn(tokens, WIDTH, generator=generator, dtype=torch.float64)
 
 

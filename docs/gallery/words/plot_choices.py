@@ -44,7 +44,7 @@ for number, sentence in enumerate(sentences):
 
 
 class Items:
-    """Anything with ``choices`` can be the probe; files are read by ``ChoiceFiles``."""
+    """Any object with ``choices`` can be the probe; ``ChoiceFiles`` reads files."""
 
     choices = pd.DataFrame(rows)
 

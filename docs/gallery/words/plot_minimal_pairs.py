@@ -36,7 +36,7 @@ for document in run.data.documents("test"):
 
 
 class Pairs:
-    """Anything with ``pairs`` can be the probe; files are read by ``PairFiles``."""
+    """Any object with ``pairs`` can be the probe; ``PairFiles`` reads files."""
 
     pairs = pd.DataFrame({"good": [" ".join(r[0]) for r in rows], "bad": [" ".join(r[1]) for r in rows]})
     pairs = pairs.assign(

@@ -24,7 +24,7 @@ data, tokenizer, random = run.data, run.data.tokenizer, np.random.default_rng(0)
 
 
 def encoded(sentences):
-    """The ids of each sentence between ends of text."""
+    """Return the token ids of each sentence, after an end of text."""
     return [tokenizer.convert_tokens_to_ids(["<eos>", *sentence.words]) for sentence in sentences]
 
 
@@ -51,7 +51,7 @@ times["ms"] = 450 + times["own"] + 6 * times["length"] - 4 * times["frequency"] 
 
 
 class Times:
-    """Anything with ``reading_times`` and ``times`` can be the probe; files are read by ``ReadingFiles``."""
+    """Any object with ``reading_times`` and ``times`` can be the probe; ``ReadingFiles`` reads files."""
 
     reading_times = times.drop(columns=["own", "bits"])
     times = ("ms",)
