@@ -1,6 +1,6 @@
 """
-After how many applications of the layer is a masked word known?
-================================================================
+How many applications of the layer does the prediction of a masked word need?
+=============================================================================
 
 :class:`~lmdyn.callbacks.DepthPerformance` predicts masked words from the state after t applications of ALBERT's layer.
 The training of the model used three applications, and t is below and above three. The observer uses two decoders: the

@@ -1,6 +1,6 @@
 """
-A barrier between two seeds, and how much of it is the order of units
-=====================================================================
+How much of the barrier between two seeds is the order of their units?
+======================================================================
 
 :class:`~lmdyn.callbacks.Landscape` computes the loss along the straight line between two networks. Two seeds have their
 units in different orders. With ``match``, the observer first permutes the units of the other network. After the

@@ -1,6 +1,6 @@
 """
-Which layer pays for the fall of the loss?
-==========================================
+Which layer decreases the loss?
+===============================
 
 :class:`~lmdyn.callbacks.LossChangeAllocation` divides each change of the loss between two checkpoints among all
 parameters. The share of a parameter is the gradient along the straight line between the checkpoints, times the change

@@ -1,6 +1,6 @@
 """
-Which words do independent components hold together?
-====================================================
+Which words form clusters in the independent components?
+========================================================
 
 :class:`~lmdyn.callbacks.WordClusters` finds independent components of the word vectors. A cluster is the set of words
 with a value beyond 2.5 standard deviations in a component (He & Toyoizumi 2022). The observer uses neither text nor

@@ -1,6 +1,6 @@
 """
-Which heads are diagonal, which vertical?
-=========================================
+Which heads are diagonal, and which heads are vertical?
+=======================================================
 
 :class:`~lmdyn.callbacks.AttentionPatterns` averages the attention of each head over a text. A diagonal head attends to
 the neighbours of a token. A vertical head attends to the special tokens at the beginning and end of a row (Kovaleva et

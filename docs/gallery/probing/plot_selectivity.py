@@ -1,6 +1,6 @@
 """
-Is it the probe or the model that knows the part of speech?
-===========================================================
+Does the probe or the model know the part of speech?
+====================================================
 
 A classifier on the states of a layer predicts the part of speech with high accuracy. However, the classifier may have
 memorised the words. :class:`~lmdyn.callbacks.DiagnosticProbe` trains the same classifier on a control task, with a

@@ -86,9 +86,9 @@ right.set(xlabel="optimizer updates", ylabel="SVCCA", xscale="symlog", xlim=(0, 
 right.legend(frameon=False, fontsize=8)
 
 # %%
-# The settings of the observations contain what the observers found. The labels are the tokens themselves, so each label
-# belongs to the previous logits (``next``). As the loss decreases, the similarity of the blocks and the word vectors
-# decreases.
+# The settings of the observations name the meaning of the labels and the sites of the model. The labels are the tokens
+# themselves, so each label belongs to the previous logits (``next``). As the loss decreases, the similarity of the
+# blocks and the word vectors decreases.
 print("labels:", observers[0].settings["labels"])
 print("sites:", observers[1].settings["sites"])
 assert observers[0].settings["labels"] == "next"

@@ -1,6 +1,6 @@
 """
-An observer of your own: is a model's confidence deserved?
-==========================================================
+An observer of your own: does a model's confidence match its accuracy?
+======================================================================
 
 An observer that needs one pass over its text is a class with the method ``accumulator``. ``accumulator`` returns an
 object that receives each batch and returns a table. The base class handles the schedule, the pass, replay and the
@@ -86,10 +86,10 @@ ax.set(
 ax.legend(frameon=False)
 
 # %%
-# The confidence is mostly deserved: at the end, confidence and accuracy are within a few hundredths of each other (one
-# seed, validation text). In the first updates, the model is underconfident. The model then predicts one frequent word,
-# and this word is correct more often than the flat probabilities suggest. The calibration error is a mean over bins. If
-# some bins are too confident and others are not confident enough, the error can be large although the two means agree.
+# At the end, confidence and accuracy are within a few hundredths of each other (one seed, validation text). In the
+# first updates, the model is underconfident. The model then predicts one frequent word, and this word is correct more
+# often than the flat probabilities suggest. The calibration error is a mean over bins. If some bins are too confident
+# and others are not confident enough, the error can be large although the two means agree.
 print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
 assert curves["error"].iloc[-1] < 0.05
 assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05

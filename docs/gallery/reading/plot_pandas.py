@@ -1,6 +1,6 @@
 """
-Read the parquet: who pays for the loss?
-========================================
+Read the parquet files: which parts of speech contribute most to the loss?
+==========================================================================
 
 Observers write tidy tables with one row for each step, quantity, site and group. ``pandas.read_parquet`` reads the
 folder of an observer. polars and DuckDB can also read the folder.

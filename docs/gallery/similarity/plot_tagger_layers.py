@@ -1,6 +1,6 @@
 """
-Which layer looks like a tagger?
-================================
+Which layer of a language model is similar to a tagger?
+=======================================================
 
 A part-of-speech tagger knows one linguistic category and nothing else. :class:`~lmdyn.callbacks.Similarity` compares
 the layers of a language model with the layer of the tagger, at each checkpoint of the language model. The measure is

@@ -1,6 +1,6 @@
 """
-When is a word acquired?
-========================
+When does a model acquire a word?
+=================================
 
 :class:`~lmdyn.callbacks.Surprisals` measures the surprisal of each word for the LSTM of the gallery, as a mean over the
 contexts of the word. :func:`~lmdyn.analysis.word_acquisition` fits a sigmoid to the surprisals of each word. The

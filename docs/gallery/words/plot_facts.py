@@ -1,6 +1,6 @@
 """
-Does a model know facts, or only which word is a likely answer?
-===============================================================
+Does a model know facts, or only the most frequent answers?
+===========================================================
 
 The documents of the embedded corpus state facts, for example who works for whom, or the capital of a country.
 :class:`~lmdyn.callbacks.WorldKnowledge` queries these facts with a mask in place of the object. The floor is the score

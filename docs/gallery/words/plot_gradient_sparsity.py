@@ -1,6 +1,6 @@
 """
-Does a gradient grow sparse for frequent words?
-===============================================
+Is the gradient sparser for frequent words?
+===========================================
 
 :class:`~lmdyn.callbacks.Sparsity` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged over
 the occurrences of each word. The observer also measures the correlation ρ of χ with the frequency of the word in the

@@ -1,6 +1,6 @@
 """
-Does a model pass through n-grams?
-==================================
+Does a model resemble n-gram models during training?
+====================================================
 
 A language model first predicts words by their frequency, then by the word before, and then by more words. At each step,
 the model is nearest to an n-gram model of some order (Chang & Bergen 2022). :class:`~lmdyn.callbacks.NgramDivergence`

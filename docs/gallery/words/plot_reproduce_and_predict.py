@@ -1,6 +1,6 @@
 """
-When does an ALBERT reproduce a word, when does it predict it?
-==============================================================
+When does an ALBERT learn to reproduce words, and when to predict words?
+========================================================================
 
 :class:`~lmdyn.callbacks.TokenLearning` tests two abilities of a masked language model. Reconstruction is the ability to
 reproduce a visible word, and prediction is the ability to predict a masked word. The observer groups the words by their
