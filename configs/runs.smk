@@ -40,7 +40,7 @@ def with_seeds(runs):
     """Runs by name with their arguments, once for each of the profile's `seeds`.
 
     `seeds: [2, 3]` makes <run>_2 and <run>_3, with one seed for initialisation and order of data; pairs
-    `{init: 2, order: 3}` make <run>_2_3. Without seeds names and arguments are those of `runs`. A run with seeds of its own
+    `{init: 2, order: 3}` make <run>_2_3. "{SEED}" in the arguments is the seed. Without seeds names and arguments are those of `runs`. A run with seeds of its own
     is `{with: arguments, seeds: [2, 3]}`.
     """
     made = {}
@@ -54,7 +54,8 @@ def with_seeds(runs):
                 init, order = int(seed["init"]), int(seed["order"])
                 made[f"{run}_{init}_{order}"] = f"{arguments} --seed_everything {init} --data_seed {order}"
             else:  # Snakemake passes the numbers of a profile's lists as text
-                made[f"{run}_{int(seed)}"] = f"{arguments} --seed_everything {int(seed)} --data_seed {int(seed)}"
+                of_seed = arguments.replace("{SEED}", str(int(seed)))
+                made[f"{run}_{int(seed)}"] = f"{of_seed} --seed_everything {int(seed)} --data_seed {int(seed)}"
     return made
 
 

