@@ -1,8 +1,8 @@
-"""The runs of the gallery: small, on the embedded corpus, each trained once for all scripts.
+"""The runs that the scripts of the gallery share: small models on the embedded corpus, each trained once.
 
 Each function trains a model with a ScheduledCheckpoint, or returns the run of an earlier call from
-``docs/_build/gallery_runs``. The name of a folder depends on the content of lmdyn's sources and of this file, so that
-figures are never drawn from the runs of older code.
+``docs/_build/gallery_runs``. The name of a folder depends on the content of lmdyn's sources and of this file. The
+figures therefore never show the runs of older code.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ SCHEDULE = Steps(per_decade=4, epochs=True)
 
 @dataclass(frozen=True)
 class Trained:
-    """A run: its folder, the class of its model, and its data."""
+    """A run, with its folder, the class of its model, and its data."""
 
     folder: Path
     kind: type[L.LightningModule]
@@ -64,17 +64,17 @@ class Trained:
 
     @property
     def checkpoints(self) -> dict[int, Path]:
-        """The weights at each scheduled step, the number of optimizer updates done; 0 is the untrained model."""
+        """Return the checkpoint of each scheduled step; a step is a number of updates, and 0 is the untrained model."""
         paths = sorted((self.folder / "checkpoints").glob("step=*.ckpt"))
         return {int(path.stem.removeprefix("step=")): path for path in paths}
 
     @property
     def last(self) -> int:
-        """The last step."""
+        """Return the last step."""
         return max(self.checkpoints)
 
     def module(self, step: int | None = None) -> Any:
-        """The model at a step; by default at the end."""
+        """Return the model at a step; the default is the last step."""
         path = self.checkpoints[self.last if step is None else step]
         return self.kind.load_from_checkpoint(path, map_location="cpu", weights_only=True).eval()
 
@@ -85,7 +85,7 @@ class Trained:
         return observer
 
     def observe(self, observer: Observer, steps: Iterable[int] | None = None) -> pd.DataFrame:
-        """The rows of an observer at some steps (all by default), as ``lmdyn analyze`` writes them to parquet."""
+        """Return the rows that ``lmdyn analyze`` would write for an observer, at some steps or at all steps."""
         self.attach(observer)
         return pd.concat(
             [observer.observe(self.module(s), s) for s in (steps or self.checkpoints)], ignore_index=True
@@ -93,7 +93,7 @@ class Trained:
 
 
 def grammar(**settings: Any) -> GrammarCorpus:
-    """The embedded corpus: sentences of a small grammar, with all gold layers. It requires no files or downloads."""
+    """Return the embedded corpus: sentences of a small grammar with all gold layers, without files or downloads."""
     sizes = {"n_train_tokens": 100_000, "n_validation_tokens": 10_000, "n_test_tokens": 5_000}
     return GrammarCorpus(
         **{**LEXICON, **sizes, "batch_size": 20, "cache_dir": str(RUNS / "text"), **settings}
@@ -102,7 +102,7 @@ def grammar(**settings: Any) -> GrammarCorpus:
 
 @cache
 def lstm(seed: int = 1) -> Trained:
-    """A two-layer LSTM that predicts the next word, observed by LearningCurves and Sparsity while it is trained.
+    """Return a two-layer LSTM that predicts the next word; LearningCurves and Sparsity observe its training.
 
     Seeds other than the first are observed at the start and at the end only.
     """
@@ -120,21 +120,21 @@ def lstm(seed: int = 1) -> Trained:
 
 @cache
 def tagger(shuffled: bool = False) -> Trained:
-    """A one-layer LSTM that predicts the part of speech of the next word; on shuffled labels it is a floor."""
+    """Return a one-layer LSTM that predicts the next word's part of speech; with shuffled labels, it is a floor."""
     model = lambda: LSTMTagger("upos", shuffled_labels=shuffled, embedding_size=64, hidden_size=64)
     data = grammar(layers=["upos", "shuffled_upos"])
     return _trained(f"tagger_{shuffled}", 1, model, data, max_epochs=2)
 
 
 def pieces(**settings: Any) -> PretrainingCorpus:
-    """The same corpus with fewer words and more facts, as word pieces, in rows for masked and two-tower models."""
+    """Return rows of word pieces for masked and two-tower models, from a corpus with fewer words and more facts."""
     corpus = grammar(**FEWER, fact_rate=0.4, topic_boost=50, vocabulary="wordpiece", vocab_size=1500)
     return PretrainingCorpus(corpus, **{"sequence_length": 32, "batch_size": 16, **settings})
 
 
 @cache
 def albert(updates: int = 900) -> Trained:
-    """A small ALBERT: one layer, applied three times, learns to predict masked words and the order of two segments."""
+    """Return a small ALBERT that applies one layer three times and predicts masked words and the order of segments."""
     config = {
         "embedding_size": 64, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3,
         "num_attention_heads": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
@@ -147,7 +147,7 @@ def albert(updates: int = 900) -> Trained:
 
 @cache
 def towers(updates: int = 600) -> Trained:
-    """Two encoders of different random weights, trained together to predict each word from those around it."""
+    """Return two encoders that are trained together to predict each word from the words around it."""
     model = lambda: TwoTowerLanguageModel(
         "elmo",
         hidden_size=48,
@@ -160,7 +160,7 @@ def towers(updates: int = 600) -> Trained:
 
 @cache
 def looped(updates: int = 150) -> Trained:
-    """A Llama whose two middle layers are iterated, a random number of times in each update."""
+    """Return a Llama that applies its two middle layers a random number of times in each update."""
     config = {
         "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2,
         "max_position_embeddings": 64, "tie_word_embeddings": True,
@@ -173,7 +173,7 @@ def looped(updates: int = 150) -> Trained:
 
 @cache
 def scaffold(familiar: bool) -> Trained:
-    """An LSTM that learns a rule, α announces ω, across words that do or do not also occur elsewhere."""
+    """Return an LSTM that learns the rule that α announces ω, across familiar or unfamiliar scaffolds."""
     data = ScaffoldCorpus(
         familiar, length=2, n_rules=1000, n_outside=40, n_types=30, n_phrases=20, n_train_tokens=30_000,
         n_validation_tokens=2_000, n_test_tokens=1_000, batch_size=10, cache_dir=str(RUNS / "text"),
@@ -186,7 +186,7 @@ def scaffold(familiar: bool) -> Trained:
 
 
 def folder(name: str) -> Path:
-    """An empty folder for a run that a script trains itself."""
+    """Return an empty folder for a run that only one script trains."""
     shutil.rmtree(place := RUNS / name, ignore_errors=True)
     return place
 
@@ -225,5 +225,5 @@ def _content() -> str:
 
 
 def keep(table: pd.DataFrame, name: str) -> None:
-    """Write observations as the numbers of an observer's page, which draws them."""
+    """Write the observations that an observer's page shows."""
     table.assign(run="lstm").to_parquet(HERE.parents[1] / "observers" / f"{name}.parquet", index=False)
