@@ -64,7 +64,7 @@ def test_a_disk_that_fills_up_while_training(disk, tmp_path, capsys):
     said = S.says(words, capsys)
     assert str(folder / "run") in said
     assert "cannot be written" in said
-    assert "make room for it" in said
+    assert "free disk space" in said
     weights = S.weights_of(folder / "run")  # those that are there are whole
     assert "step=000000001.ckpt" in weights
     assert "step=000000004.ckpt" not in weights

@@ -60,7 +60,7 @@ def study_of_file(path: Path) -> Study:
     spec.loader.exec_module(module)
     study = getattr(module, "STUDY", None)
     if not isinstance(study, Study):
-        raise ValueError(f"{path} does not define STUDY = lmdyn.claims.Study(…)")
+        raise ValueError(f"{path} defines no study: add STUDY = lmdyn.claims.Study(…)")
     return study
 
 

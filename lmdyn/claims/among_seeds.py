@@ -52,7 +52,7 @@ class AmongSeeds(Number):
         Raises:
             NotMeasured: always.
         """
-        raise NotMeasured("this number requires runs of several seeds, got those of one")
+        raise NotMeasured("this number requires runs of several seeds, got one seed")
 
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
@@ -69,7 +69,7 @@ class AmongSeeds(Number):
                 answer[seed] = error
         if len(found) < FEWEST_MODELS:
             few = NotMeasured(
-                f"{len(found)} models have this number: pairs of {FEWEST_MODELS} or more models are compared"
+                f"{len(found)} models have this number: a comparison of pairs requires {FEWEST_MODELS} models"
             )
             answer |= dict.fromkeys(found, few)
             return {seed: answer[seed] for seed in groups}

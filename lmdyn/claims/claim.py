@@ -241,14 +241,14 @@ class Claim:
             raise ValueError(f"claim {self.name!r}: combine must be 'all' or 'any', got {self.combine!r}")
         if not isinstance(self.floor, (Number, str)) or self.floor == "":
             raise TypeError(
-                f"claim {self.name!r}: expected a number as floor, or the reason why there is none, got {self.floor!r}"
+                f"claim {self.name!r}: expected a number as floor, or the reason for no floor, got {self.floor!r}"
             )
         judged = self.reads()
         for condition in self.void_unless:
             if shared := condition.number.reads() & judged:
                 raise ValueError(
-                    f"claim {self.name!r}: the condition {condition.says!r} reads {', '.join(sorted(shared))}, by "
-                    "which the claim is judged: conditions must not depend on what the claim states"
+                    f"claim {self.name!r}: the condition {condition.says!r} reads {', '.join(sorted(shared))}, as "
+                    "the claim does: a condition must not depend on the observations that decide the claim"
                 )
 
     def reads(self) -> frozenset[str]:

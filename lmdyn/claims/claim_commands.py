@@ -20,19 +20,19 @@ def claims(
     write: Path | None = None,
     confidence: float = 0.95,
 ) -> None:
-    """Test the claims of a publication on runs, your own or recorded ones.
+    """Test the claims of a publication on your own runs, or on records.
 
-    First: which claims can be answered by what is recorded, and which observers would measure the others. Then the
-    verdicts: holds, fails, undecided, void, not measured. Without runs: list the claims and the
-    conditions under which they hold; without a study: list the studies. A run is judged by what its observers have
-    recorded; `lmdyn analyze` adds observations to a run.
+    The command first shows which claims the observations answer, and which observers would measure the other claims.
+    The command then shows the verdicts: holds, fails, undecided, void, not measured. Without runs, the command lists
+    the claims of a study, and the region in which each claim is true. Without a study, the command lists the studies.
+    `lmdyn analyze` adds observations to a run.
 
     Args:
-        study: a study, such as saphra2019_sparsity; `lmdyn claims` lists them
+        study: a study, such as saphra2019_sparsity; `lmdyn claims` lists the studies
         run: run folders (judged together), folders of runs (each judged separately), or folders of records
         markdown: write a summary as Markdown, and a table of all numbers next to it as CSV
         out: folder for a report: the page claims.html, with its figures (PNG, SVG) next to it
-        only: show only these claims, by name (* matches any text); all claims are judged and corrected for
+        only: show only claims with these names (* matches any text); lmdyn still corrects for all claims
         write: write a yaml with the observers that would measure the other claims, for `lmdyn analyze RUN --config`
         confidence: confidence of the intervals; default: 0.95
 
@@ -65,24 +65,24 @@ def records(
     drop: bool = False,
     most: float = 3.0,
 ) -> None:
-    """Store what claims and figures need from runs, small enough for a repository.
+    """Store the observations of runs that claims and figures need, small enough for a repository.
 
-    Scalars, settings, seeds, commands, versions and times, without paths and names of the machine. `lmdyn claims`
-    reads records like runs.
+    Records contain scalars, settings, seeds, commands, versions and times, but no paths and no names of machines.
+    `lmdyn claims` reads records like runs.
 
     Args:
         run: run folders, folders of runs, or records
         out: docs/records/<study>/<profile>
-        study: study whose claims use them; default: the parent folder's name, if it is that of a study
-        keep: keep the runs in the folder that are not among the given ones, e.g. because their folders no longer exist
-        drop: remove runs in the folder that are not given
+        study: study that uses the records; default: the name of the parent folder, if a study has this name
+        keep: keep recorded runs that you do not give, e.g. because their folders no longer exist
+        drop: remove recorded runs that you do not give
         most: maximum size of the records in MB; default: 3
 
     Raises:
         ValueError: if other runs are to be both kept and dropped.
     """
     if keep and drop:
-        raise ValueError("expected at most one of --keep and --drop")
+        raise ValueError("--keep excludes --drop: give at most one of both")
     from lmdyn.claims.records import keep_records
 
     others = "keep" if keep else "drop" if drop else "refuse"
@@ -103,9 +103,9 @@ def phases(
 ) -> None:
     """Find where recorded curves bend, and order curves by their first change.
 
-    In log10 of the step, against smooth monotone courses without a break (a curve may be smooth). Runs are seeds:
-    differences are paired by run. Curves require at least eight observations a decade of steps. The exit status is 3 if
-    a training map is asked for and void.
+    The command fits straight pieces in log10 of the step, and tests them against a smooth monotone course without a
+    break. The runs must be seeds of one configuration. A curve requires at least eight observations in each decade of
+    steps. The exit status is 3 if you request a training map and the runs have too few seeds.
 
     Args:
         runs: run folders, folders of runs, or records
@@ -114,10 +114,10 @@ def phases(
         level: largest p-value of a change; default: 0.05
         resamplings: resampled curves for each p-value; default: 199
         out: parquet file for all change points, such as phases.parquet
-        page: folder for phases.html, on which all curves are above each other on one axis with their change points; in
-            the folder of a report, both pages link to each other
-        map: also fit a training map: a hidden Markov model of the curves, whose states divide training; requires runs
-            of at least 20 seeds, below which it is void
+        page: folder for phases.html, a page with all curves on one axis and their change points; in the folder of a
+            report, both pages link to each other
+        map: also fit a training map, a hidden Markov model that divides training into states; a map requires runs of
+            at least 20 seeds
         states: largest number of states of the training map; default: 8
 
     Raises:

@@ -230,7 +230,7 @@ def _missing(missing: Mapping[SeedPair, NotMeasured], study: Study, claim: Claim
         told = [*told[:3], f"… and {len(told) - 3} more"]
     observers = ", ".join(sorted({name.partition("/")[0] for name in claim.reads()}))
     command = claim.measured_by or study.measured_by or f"lmdyn analyze RUN --config FILE, with {observers}"
-    return [*(told or ["no runs were given"]), f"measured by: {command}"]
+    return [*(told or ["the command got no runs"]), f"measured by: {command}"]
 
 
 def _used(
@@ -252,7 +252,7 @@ def _used(
         if differ:
             raise ValueError(
                 f"claim {claim.name!r}: runs of several conditions have {', '.join(source.names())}: "
-                f"{'; '.join(differ)}: judge them apart, one condition at a time"
+                f"{'; '.join(differ)}. Give the runs of one condition at a time"
             )
     return {seed: list(runs.values()) for seed, runs in used.items()}
 

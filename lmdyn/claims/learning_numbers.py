@@ -37,7 +37,7 @@ class Over(Rows):
 
     def __post_init__(self) -> None:
         if self.over == "site" and self.site:
-            raise ValueError(f"over='site' and site={self.site!r} exclude each other: give one of them")
+            raise ValueError(f"over='site' and site={self.site!r} exclude each other: give only one")
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return one value per step; see :meth:`Rows.table`."""
@@ -240,7 +240,7 @@ class Agreement(Number):
         (step, a), (other, b) = (self._cells(rows, runs) for rows in (self.rows, self.other))
         if step != other:
             raise NotMeasured(
-                f"{self.rows.observer} was observed at step {step} in one run, and at {other} in the other"
+                f"{self.rows.observer} observed step {step} in one run, but step {other} in the other run"
             )
         if not a.index.equals(b.index):
             differ = sorted(map(str, a.index.symmetric_difference(b.index)))
@@ -311,7 +311,7 @@ class WindowMean(Number):
         inside = tuple(At(self.rows, int(step)) for step in steps if first <= step <= last)
         if not inside:
             raise NotMeasured(
-                f"{self.rows.observer} observed nothing from step {first:g} to {last:g}: it did {steps}"
+                f"{self.rows.observer} observed no step from {first:g} to {last:g}, only {steps}"
             )
         return Mean(inside).of(runs)
 

@@ -131,13 +131,13 @@ class At(Number):
             return len(steps) - 1
         if isinstance(self.step, int):
             if self.step not in steps:
-                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}, but {steps}")
+                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}, only {steps}")
             return steps.index(self.step)
         wanted = cast(float, self.step) * steps[-1]
         nearest = min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))
         if abs(steps[nearest] - wanted) > 0.1 * steps[-1]:
             raise NotMeasured(
-                f"{self.rows.observer} observed nothing within a tenth of training of step {wanted:g}: it did {steps}"
+                f"{self.rows.observer} observed no step near {wanted:g} (within a tenth of training), only {steps}"
             )
         return nearest
 
@@ -199,7 +199,7 @@ class Change(Number):
         a, b = self._ends()
         if a.position(steps) == b.position(steps):
             raise NotMeasured(
-                f"{self.rows.observer} observed one step only ({steps}): there is no change over steps"
+                f"{self.rows.observer} observed only one step ({steps}): a change requires two steps"
             )
         return Difference(a, b).of(runs)
 
@@ -342,10 +342,10 @@ class Tested(Number, Source):
         ]
         told = f" with {', '.join(f'{k}: {v!r}' for k, v in self.run)}" if self.run else ""
         if not found:
-            raise NotMeasured(f"no run{told} has {self.metric!r} in its test.json: `lmdyn test` writes it")
+            raise NotMeasured(f"no run{told} has {self.metric!r} in a test.json: run `lmdyn test`")
         if len(found) > 1:
             raise ValueError(
-                f"several runs{told} have {self.metric!r} in their test.json: {', '.join(r.name for r in found)} "
+                f"several runs{told} have {self.metric!r} in a test.json: {', '.join(r.name for r in found)} "
                 f"({'; '.join(differences(found))}); give `run`"
             )
         return found[0], "test"

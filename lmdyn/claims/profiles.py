@@ -57,12 +57,12 @@ def find_profiles(given: Sequence[Path]) -> list[Profile]:
             profiles += found
         elif any(path.glob("*.parquet")):
             raise FileNotFoundError(
-                f"{path} has incomplete records: runs.json is missing; write them again, `lmdyn records RUN… --out "
-                f"{path}`"
+                f"{path} has incomplete records: runs.json is missing. Write the records again: `lmdyn records RUN… "
+                f"--out {path}`"
             )
         else:
             raise FileNotFoundError(
-                f"no run in {path}: expected config.yaml and observations/ there or in the folders below it, "
+                f"{path} contains no run: expected config.yaml and observations/ in this folder or in a folder below, "
                 "or records (runs.json)"
             )
     if single:
@@ -83,7 +83,7 @@ def find_runs(given: Sequence[Path]) -> list[ObservedRun]:
     whole = sorted([*_of_folders(folders), *recorded], key=lambda run: run.name)
     for one, other in pairwise(whole):
         if one.name == other.name:
-            raise ValueError(f"two runs are called {one.name!r}: give one of them")
+            raise ValueError(f"two runs are called {one.name!r}: give only one")
     return whole
 
 

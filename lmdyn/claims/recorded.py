@@ -61,7 +61,7 @@ class RecordsFolder:
     def content(self) -> dict[str, Any]:
         """Content of ``runs.json``, after a check of the other files."""
         path = self.folder / RUNS_FILE
-        again = "write the records again, `lmdyn records RUN… --out`, or restore them from the repository"
+        again = "write the records again, `lmdyn records RUN… --out`, or restore the file from the repository"
         if not path.is_file():
             raise FileNotFoundError(f"{self.folder} has no records: {RUNS_FILE} is missing")
         try:
@@ -76,7 +76,7 @@ class RecordsFolder:
             if not file.is_file():
                 raise FileNotFoundError(f"{self.folder} has incomplete records: {name} is missing; {again}")
             if digest(file) != expected:
-                raise ValueError(f"{file} is not the file that {RUNS_FILE} was written with: {again}")
+                raise ValueError(f"{file} differs from the file that {RUNS_FILE} describes: {again}")
         found: dict[str, Any] = content
         return found
 

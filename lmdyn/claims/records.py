@@ -62,18 +62,18 @@ def keep_records(
         )
     if study is None:
         log.warning(
-            "%s is not in a study's folder: keeping scalars and fingerprints of all claims; --study sets the study",
+            "%s is in no study's folder: lmdyn keeps scalars and fingerprints of all claims; --study sets the study",
             out,
         )
     runs = find_runs(given)
     if not any(run.observers() or run.tested for run in runs):
         raise ValueError(
-            f"the {len(runs)} runs have neither observations nor test.json: make observations with `lmdyn analyze`"
+            f"the {len(runs)} runs have neither observations nor test.json: run `lmdyn analyze` or `lmdyn test`"
         )
     reads = study_reads(STUDIES[study]) if study else frozenset()
     recorded = write_records(runs, out, study=study, reads=reads, others=others, most_mb=most_mb)
     size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
-    log.info("records of %d runs: %s, %.2f MB", len(recorded), out, size)
+    log.info("lmdyn wrote records of %d runs: %s, %.2f MB", len(recorded), out, size)
 
 
 def study_reads(study: Study) -> frozenset[str]:
@@ -186,7 +186,7 @@ def _replace(
         size = {path.name: path.stat().st_size / 1e6 for path in Path(temporary).iterdir()}
         if sum(size.values()) > most_mb:
             raise ValueError(
-                f"{out} would take {sum(size.values()):.2f} MB, but at most {most_mb:g} are allowed (largest: "
+                f"{out} would take {sum(size.values()):.2f} MB, but --most allows {most_mb:g} MB (largest: "
                 f"{', '.join(sorted(size, key=lambda name: -size[name])[:3])}): record fewer observers or steps, or "
                 "raise --most"
             )
@@ -202,11 +202,11 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
     """Return runs that are kept in the folder and were not given again."""
     for path in out.glob("*"):
         if path.name not in (RUNS_FILE, _COSTS) and not _of_records(path):
-            raise ValueError(f"{path} was not written by `lmdyn records`: choose a separate folder")
+            raise ValueError(f"{path} is no file of `lmdyn records`: choose a separate folder")
     if others == "keep" and not is_records_folder(out) and any(out.glob("*.parquet")):
         raise ValueError(
-            f"{out} contains incomplete records, whose runs cannot be kept: {RUNS_FILE} is missing; restore it from "
-            "the repository, or --drop them"
+            f"{out} contains incomplete records: {RUNS_FILE} is missing, so lmdyn cannot keep their runs. Restore "
+            f"{RUNS_FILE} from the repository, or remove the records with --drop"
         )
     if not is_records_folder(out) or others == "drop":
         return []
@@ -214,8 +214,8 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
     there: list[ObservedRun] = [run for run in RecordsFolder(out).runs if run.name not in given]
     if there and others == "refuse":
         raise ValueError(
-            f"{out} also contains {', '.join(run.name for run in there)}, which are not among the given runs: --keep "
-            "keeps them, --drop removes them"
+            f"{out} also contains {', '.join(run.name for run in there)}, which you did not give: use --keep to keep "
+            "the other runs, or --drop to remove them"
         )
     for run in there:
         for name in run.observers():

@@ -141,7 +141,7 @@ class Rows(Source):
             if len(folders) > 1:
                 raise ValueError(
                     f"{run.name} has several observers {self.described()}: {', '.join(folders)}; give `name`, or "
-                    "`settings` that only one of them has"
+                    "`settings` that only one observer has"
                 )
             found += [(run, folder) for folder in folders]
         if not found:

@@ -130,8 +130,8 @@ class AgreementOfPairs(AmongSeeds):
     def __post_init__(self) -> None:
         if (self.of_pair in ("chance", "beyond")) != bool(self.by):
             raise ValueError(
-                f"of_pair is {self.of_pair!r} with strata by {self.by}: 'chance' and 'beyond' require strata, others "
-                "have none"
+                f"of_pair is {self.of_pair!r} with strata by {self.by}: 'chance' and 'beyond' require strata; other "
+                "values accept no strata"
             )
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -142,7 +142,7 @@ class AgreementOfPairs(AmongSeeds):
         """
         one = preferences_of(self.a, runs, self.step)
         if "upos" in self.by and one["upos"].eq("").all():
-            raise NotMeasured("no words have a part of speech: tags of the text are needed")
+            raise NotMeasured("no words have a part of speech: use a text with tags")
         other = one if self.b is None else preferences_of(self.b, runs, self.step)
         if self.lead is not None and not (lead := self.lead.of(runs).value) >= self.least:
             raise NotMeasured(f"its lead is {lead:.3f}, and models of {self.least:g} or more are compared")
@@ -273,7 +273,7 @@ class ShareToPrimary(Number):
         table = preferences_of(self.rows, runs, self.step)
         values: Any = table["value"][table["upos"].eq(self.upos)]
         if values.empty:
-            raise NotMeasured(f"no words have the part of speech {self.upos}: tags of the text are needed")
+            raise NotMeasured(f"no words have the part of speech {self.upos}: use a text with tags")
         share, n = float(values.gt(0).mean()), len(values)
         return Estimate(share, math.sqrt(share * (1 - share) / n))
 

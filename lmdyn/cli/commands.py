@@ -32,36 +32,38 @@ def analyze(
     device: str | None = None,
     logger: Sequence[str] = (),
 ) -> None:
-    """Replay observers over checkpoints. Existing observations are skipped.
+    """Replay observers over checkpoints. The command skips existing observations.
 
     Args:
-        run: run folder, whose config.yaml defines model, data and observers, or one of its checkpoints (.ckpt); or a
-            folder of checkpoint-*; or a folder written by save_pretrained; or a hub model. The last three require
-            --out, and --config or --observe with --data.
+        run: a run folder or a checkpoint in it (.ckpt); or a folder of checkpoint-*, a folder written by
+            save_pretrained, or a hub model. The config.yaml of a run defines model, data and observers. The other kinds
+            require --out, and either --config, or --observe with --data.
         words: the command line.
-        checkpoints: steps, 5 or 5:100; or folder or glob of checkpoints, also relative to RUN; default: RUN/checkpoints
-        revisions: revisions of a hub model: step0,step1000, or a pattern such as 'step*', or all; if the name contains
-            {}, which stands for each of several models: the values of {}, e.g. 0k,20k
-        config: yaml applied on top of the run's, e.g. other observers under trainer.callbacks (`callbacks+:` appends)
-        only: run only these of the configured observers: names of folders or classes, * matches any text
-        observe: run these observers of lmdyn with their default arguments instead of the configured ones
-        data: a text file, a yaml with data:, or package.Class of a LightningDataModule, encoded for the model as
-            `inspect --data` does; observed instead of the run's validation set
+        checkpoints: steps (5 or 5:100), a folder or a glob of checkpoints, also relative to RUN; default:
+            RUN/checkpoints
+        revisions: revisions of a hub model: step0,step1000, a pattern such as 'step*', or all. If {} in the name of
+            the model stands for several models, give the values of {}, e.g. 0k,20k
+        config: yaml that changes the configuration of the run, e.g. with other observers under trainer.callbacks
+            (`callbacks+:` appends)
+        only: run only configured observers with these names of folders or classes; * matches any text
+        observe: run these observers of lmdyn with default arguments instead of the configured observers
+        data: a text file, a yaml with data:, or package.Class of a LightningDataModule; observers read this text
+            instead of the run's validation set
         out: folder that receives observations/; default: RUN
-        shard: i/n: this is worker i of n (i from 0): first checkpoints i, i+n, …, then what is missing of the others';
-            default: that of torchrun's or SLURM's environment, else 0/1
+        shard: i/n: run as worker i of n (i from 0). The worker observes checkpoints i, i+n, …, then the checkpoints
+            that other workers have not observed. Default: the environment of torchrun or SLURM, else 0/1
         scheduled: call each observer only at the steps of its schedule (the last checkpoint counts as its last step)
-        keep: for a hub model: keep at most this number of downloaded checkpoints in the cache at a time, for all
-            workers together, at least two for each; each is deleted after it was observed. Checkpoints downloaded
-            earlier are kept
-        status: only show which observations of the same command exist, and which are missing
-        strict: stop at the first checkpoint that fails; default: go on with the others and report failures at the end
-        untrusted: do not trust the run: its config.yaml may name only classes of lmdyn, optimizers of torch and two
-            loggers; your own files (--config) are trusted
+        keep: for a hub model: largest number of downloaded checkpoints in the cache, for all workers together (at
+            least two for each worker). lmdyn deletes a checkpoint after the observation, but keeps checkpoints from
+            earlier downloads
+        status: only show which observations of the same command exist, and which observations are missing
+        strict: stop at the first failed checkpoint; default: continue with other checkpoints and report failures last
+        untrusted: do not trust the run: config.yaml may name only classes of lmdyn, optimizers of torch and two
+            loggers. lmdyn still trusts your own files (--config)
         device: cpu, cuda, …; default: cuda if available
-        logger: TensorBoardLogger, CSVLogger, WandbLogger or your own class, package.Class; may be repeated; none: no
-            logger. It receives all requested observations, including existing ones. Default: the loggers of the
-            configuration, which receive only new ones
+        logger: TensorBoardLogger, CSVLogger, WandbLogger, your own class (package.Class), or none; repeat the option
+            for several loggers. A named logger receives all requested observations. By default, the loggers of the
+            configuration receive only new observations
     """
     from lmdyn.cli import analyze as replay
 
@@ -110,19 +112,20 @@ def babylm(
     out: Path = Path("results"),
     device: str | None = None,
 ) -> None:
-    """Evaluate checkpoints as the BabyLM challenge of 2026 does, each loaded once, and write its files.
+    """Evaluate checkpoints like the BabyLM challenge of 2026, and write the files of the challenge.
 
-    The fast sets are observed at each checkpoint, the full sets at the last one. OUT/MODEL/scores_BACKEND.csv has the
-    scores in the pipeline's exact form, faults included, and corrected. Tasks without data are left out.
+    The command loads each checkpoint once. Observers read the fast sets at each checkpoint, and the full sets at the
+    last checkpoint. OUT/MODEL/scores_BACKEND.csv has the exact scores of the pipeline, faults included, and corrected
+    scores. The command leaves out tasks without data.
 
     Args:
         model: a folder of chck_*, or a hub model
         words: the command line.
         data: the pipeline's folder evaluation_data; default: $BABYLM_DATA
-        backend: how texts are scored
+        backend: kind of model: causal, or masked with one of two ways to score a text
         checkpoints: folder or glob of checkpoints; default: MODEL
         revisions: revisions of a hub model; default: chck_*
-        out: folder that receives the folder of the model; the same command goes on with what is missing there
+        out: folder that receives the folder of the model; run the same command again to add missing files
         device: cpu, cuda, …; default: cuda if available
     """
     if data is None and "BABYLM_DATA" not in os.environ:
@@ -199,9 +202,9 @@ def report(
     Args:
         run: run folder, which contains observations/, or a folder with only one run in it
         out: folder of the report; default: RUN/report; required for several runs
-        config: yaml that names your own observers, as given to analyze, if a run's config.yaml does not name them
-        untrusted: do not trust the runs: classes named in their config.yaml are not imported; only numbers are drawn
-        all: draw every observation; default: at most 300 of each observer, evenly spaced
+        config: yaml that names your own observers, such as that of analyze, if config.yaml does not name the observers
+        untrusted: do not trust the runs: lmdyn imports no class that config.yaml names, and draws only numbers
+        all: draw every observation; default: at most 300 observations of each observer, evenly spaced
 
     Raises:
         ValueError: if several runs are given without ``--out``.
@@ -219,13 +222,13 @@ def report(
 
 
 def prepare(*, rest: list[str], tokenizer: str | None = None) -> None:
-    """Encode the text of a configuration into the cache, so that a run on a GPU does not wait for it.
+    """Encode the text of a configuration into the cache, so that a run on a GPU does not wait for the encoding.
 
     Usage: lmdyn prepare --config FILE [--data.… VALUE] [--tokenizer DIR]
 
     Args:
         rest: arguments as for ``fit``.
-        tokenizer: folder in which the tokenizer is saved, for models that are compared token by token
+        tokenizer: also save the tokenizer in this folder, to compare several models token by token
     """
     folder = None if tokenizer is None else Path(tokenizer)
     if folder is not None and folder.is_file():
@@ -256,7 +259,7 @@ def inspect(
     forward: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Show what a model is, its sites and which observers run on it, and write a starting yaml; nothing is trained.
+    """Show a model, its sites and the observers that run on it, and write a starting yaml. The command trains nothing.
 
     Args:
         model: a yaml with model: (and data:); a run folder; a folder written by save_pretrained, or a hub name; or
@@ -265,7 +268,7 @@ def inspect(
         data: a yaml with data:, a text file, or package.Class of a LightningDataModule, with arguments --data.ARG
             VALUE; default: the data of the yaml, otherwise a small synthetic corpus
         write: write a starting yaml to this file, ready for `lmdyn fit`
-        forward: package.function: a function (module, batch) -> logits, for models with their own calling convention
+        forward: package.function: a function (module, batch) -> logits, for a model that lmdyn cannot call itself
         device: cpu, cuda, …; default: cuda if available
     """
     from lmdyn.cli.inspect import inspect_model
@@ -278,8 +281,8 @@ def inspect(
 def configs(study: str | None = None, *, to: Path = Path("configs")) -> None:
     """List or copy the configurations shipped with lmdyn.
 
-    Without arguments: list their names, for `--config NAME`. With a study: copy its configurations and workflow, for
-    `snakemake --profile configs/STUDY/PROFILE`.
+    Without arguments, the command lists names for `--config NAME`. With a study, the command copies the configurations
+    and the workflow of the study, for `snakemake --profile configs/STUDY/PROFILE`.
 
     Args:
         study: a study, such as he2022_twotower
@@ -300,16 +303,15 @@ def check(
     replay: Sequence[str] = (),
     json: bool = False,
 ) -> None:
-    """Build data, model and observers as `fit` would, and report in one line each what would fail or be meaningless.
+    """Build data, model and observers as `fit` would, and print a line for each failure or meaningless number.
 
     Usage: lmdyn check --config FILE … [--replay OVERLAY …] [--data.… VALUE] [--json].
-    Nothing is trained, and no run folder is written to. The exit status is 1 for errors; warnings are about numbers
-    that will be missing. Other arguments of `fit` may follow --config FILE.
+    The command trains nothing and changes no run folder. The exit status is 1 if there are errors. Warnings name
+    numbers that the run would lack. Other arguments of `fit` may follow --config FILE.
 
     Args:
         rest: arguments as for ``fit``.
-        replay: yaml that `analyze` will apply on top of the run's configuration: its observers are checked on the
-            checkpoints that the run will have
+        replay: yaml for a later `analyze --config`; check these observers on the checkpoints that the run will have
         json: write the lines as JSON, for scripts
 
     Raises:
@@ -339,15 +341,16 @@ def fork(
 ) -> None:
     """Continue from a full checkpoint of a run with other settings, in a new folder.
 
-    Without changes, the fork equals the run bit by bit. If a fork was killed, the same command resumes it.
+    Without changes, the fork equals the run bit by bit. To resume a killed fork, run the same command again.
 
     Args:
         run: folder of the run
         words: the command line.
         step: step of a full checkpoint (in RUN/resume/)
         epoch: the full checkpoint after this number of epochs, instead of --step
-        set: KEY=VALUE …: settings by their names on the command line of fit: model.init_args.optimizer.init_args.lr=5,
-            trainer.max_epochs=15; the current learning rate is scaled by the ratio of the configured ones
+        set: KEY=VALUE …: settings with the names that fit uses, such as trainer.max_epochs=15 or
+            model.init_args.optimizer.init_args.lr=5. A new learning rate scales the current learning rate by the ratio
+            of new to old
         data_seed: another order of data from this step on
         out: folder of the fork; default: RUN_fork_K_<digest of the changes>
     """

@@ -140,7 +140,7 @@ def _damaged(module: nn.Module) -> dict[str, str]:
     wrong = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
     bad = {name: number for name, number in wrong.items() if number}
     number, first = sum(bad.values()), next(iter(bad), "")
-    said = f"{number:,} weights are NaN or infinite, the first in {first}: do not trust measured values"
+    said = f"{number:,} are NaN or infinite, the first in {first}: measured values will not be finite either"
     return {"weights": said} if bad else {}
 
 

@@ -42,7 +42,7 @@ class UnwritableError(OSError, ValueError):  # a ValueError for compatibility wi
     """
 
     def __init__(
-        self, path: Path, error: Exception, remedy: str = "make room for it, or choose another folder"
+        self, path: Path, error: Exception, remedy: str = "free disk space, or choose another folder"
     ) -> None:
         self.why: str = (
             getattr(error, "why", None) or getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -195,4 +195,4 @@ def compare_checksums(archive: Path | BinaryIO) -> None:
     with zipfile.ZipFile(archive) as file:
         written = any(part.CRC for part in file.infolist())  # or torch.serialization.set_crc32_options(False)
         if written and (part := file.testzip()) is not None:
-            raise ValueError(f"{part} in it differs from what was written")
+            raise ValueError(f"{part} in the file differs from what was written")

@@ -42,12 +42,12 @@ def read_checkpoint(path: Path, stored: StoredNames | None = None) -> dict[str, 
         return read_sharded(path)
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("it is not a file")
+            raise ValueError("the path is not a file")
         compare_checksums(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a checkpoint ({error}): use another one, or write it again"
+            f"{path} cannot be read as a checkpoint ({error}): use another file, or write the file again"
         ) from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is not a Lightning checkpoint: expected an entry 'state_dict'")
@@ -75,7 +75,7 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     ) or ([folder] if is_pretrained(folder) else [])
     if not found:
         raise FileNotFoundError(
-            f"no checkpoints: expected {pattern} as a folder with *.ckpt or checkpoint-*/, or a glob of these"
+            f"{pattern} has no checkpoints: expected a folder with *.ckpt or checkpoint-*/, or a glob of them"
         )
     steps: dict[int, Path] = {}
     for path in found:
@@ -83,7 +83,7 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
         other = steps.get(step)
         scheduled = _is_scheduled(path)
         if other is not None and _is_scheduled(other) == scheduled:
-            raise ValueError(f"{other} and {path} both have step {step}: select one by a glob")
+            raise ValueError(f"{other} and {path} both have step {step}: select one with a glob")
         if other is None or scheduled:  # the other is of a ModelCheckpoint
             steps[step] = path
     return dict(sorted(steps.items()))
@@ -107,7 +107,7 @@ def _step_of(path: Path, single: bool) -> int:
         return 0  # the number in llama3 is not a step
     if (named := name_step(path.name)) is None:
         raise ValueError(
-            f"{path} has no step: expected a folder name that ends in it, such as checkpoint-123"
+            f"{path} has no step: expected a folder name that ends in the step, such as checkpoint-123"
         )
     return named
 
@@ -130,7 +130,7 @@ def newest_checkpoint(path: str, step: int | None = None) -> Path:
     checkpoints = find_checkpoints(str(folder))
     if step is not None and step not in checkpoints:
         raise FileNotFoundError(
-            f"{folder} has no checkpoint of step {step}, but of {', '.join(map(str, checkpoints))}"
+            f"{folder} has no checkpoint of step {step}, only of {', '.join(map(str, checkpoints))}"
         )
     return checkpoints[max(checkpoints) if step is None else step]
 
@@ -173,8 +173,8 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
     recorded = hyperparameters.get("_class_path")
     if class_path is None and recorded is None:
         raise ValueError(
-            f"{path} does not record its class (`lmdyn fit` records it if the module calls "
-            "save_hyperparameters()): pass its dotted path, `module: my_package.MyModule`"
+            f"{path} does not record the class of the module (`lmdyn fit` records the class if the module calls "
+            "save_hyperparameters()). Pass the dotted path of the class, `module: my_package.MyModule`"
         )
     cls = _recorded_class(str(recorded), path) if class_path is None else dotted(class_path)
     class_path = class_path or recorded
@@ -202,7 +202,7 @@ def _recorded_class(class_path: str, path: Path) -> Any:
     if found is None:
         raise ValueError(
             f"{path} has the class {class_path}, which is not a class of lmdyn and not imported in this "
-            f"run; a checkpoint may not import anything. If you trust it, name the class: `module: {class_path}`"
+            f"run. A checkpoint may not import classes. If you trust the class, name it: `module: {class_path}`"
         )
     return found
 
@@ -240,13 +240,13 @@ def updates_in(checkpoint: Mapping[str, Any]) -> int:
         return int(about["step"])
     if not isinstance(checkpoint.get("global_step"), int):
         raise ValueError(
-            "a checkpoint has no step in its name or in an entry global_step: name it step=000000123.ckpt"
+            "a checkpoint has no step in its name or in an entry global_step: rename it step=000000123.ckpt"
         )
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
     manual = loops.get("epoch_loop.manual_optimization.optim_step_progress")
     if manual and manual["total"]["completed"]:
         raise ValueError(
-            "the checkpoint does not record its number of updates, and under manual optimization its global_step is "
-            "that of all optimizers: train again with this version, which counts updates"
+            "the checkpoint does not record the number of updates, and under manual optimization, global_step adds the "
+            "steps of all optimizers. Train again with this version, which records the number of updates"
         )
     return int(checkpoint["global_step"])

@@ -72,9 +72,9 @@ class FolderLock:
             except Timeout:
                 if not wait:
                     raise ValueError(
-                        f"{self.folder} is written by {self._holder()}: wait for it, or terminate it; then start again"
+                        f"{self.folder} is in use by {self._holder()}: wait for this process, or terminate it"
                     ) from None
-                log.warning("%s is written by %s: waiting for it", self.folder, self._holder())
+                log.warning("%s is in use by %s: lmdyn waits", self.folder, self._holder())
                 self._lock.acquire(poll_interval=0.5)
             self.path.write_text(json.dumps(about), encoding="utf-8")
         except OSError as error:

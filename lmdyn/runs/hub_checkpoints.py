@@ -42,7 +42,7 @@ def check_same_model(module: Any, path: Path, first: Path) -> None:
     if keys:
         said = ", ".join(f"{k} {ours.get(k)} instead of {theirs.get(k)}" for k in keys[:3])
         raise ValueError(
-            f"{path} is of another model than {first}, as which it is observed: {said}: analyze it alone"
+            f"{path} contains another model than {first} ({said}): analyze each model in a separate command"
         )
 
 
@@ -156,7 +156,7 @@ def _load_files(path: Path) -> dict[str, Tensor]:
     try:
         return {key: t for file in sorted(path.glob("*.safetensors")) for key, t in load_file(file).items()}
     except Exception as error:  # from safetensors or the file system
-        raise ValueError(f"{path} cannot be read ({error}): download or write it again") from error
+        raise ValueError(f"{path} cannot be read ({error}): download or write the file again") from error
 
 
 def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
@@ -214,27 +214,27 @@ class HubCheckpoints(Mapping[int, Path]):
                 continue
             if "{}" in name:
                 raise ValueError(
-                    f"--revisions {item!r} is a pattern, but {name} denotes several models: list them"
+                    f"--revisions {item!r} is a pattern, but {name} means several models: list the revisions"
                 )
             there = refs(name) if there is None else there
             found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:
                 raise ValueError(
-                    f"no revision of {name} with a step matches {item!r}: it has {sorted(there)}"
+                    f"no revision of {name} with a step matches {item!r}: name some of {sorted(there)}"
                 )
             if others := sorted(set(found) - set(steps)):
-                log.info("%s: revisions without a step are left out: %s", name, ", ".join(others))
+                log.info("%s: lmdyn leaves out revisions without a step: %s", name, ", ".join(others))
             for ref in steps:
                 self._add(ref)
         if not self._revisions:
-            raise ValueError("--revisions is empty: list some, such as step0,step1000, or use `all`")
+            raise ValueError("--revisions is empty: list revisions, such as step0,step1000, or use `all`")
 
     def _add(self, item: str) -> None:
         given = re.fullmatch(r"(\d+)=(.+)", item)
         step, revision = (int(given[1]), given[2]) if given else (name_step(item), item)
         if step is None:
-            raise ValueError(f"revision {item!r} of {self.name} has no step: write it as STEP={item}")
+            raise ValueError(f"revision {item!r} of {self.name} has no step: write STEP={item}")
         if self._revisions.setdefault(step, revision) != revision:
             raise ValueError(
                 f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} both have step {step}: remove "

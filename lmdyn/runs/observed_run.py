@@ -116,7 +116,7 @@ class RunFolder:
         self._name = name
         if not self.path.is_dir():
             raise FileNotFoundError(
-                f"{self.path} is not a folder: expected that of a run, with its observations/"
+                f"{self.path} is not a folder: expected the folder of a run, with observations/"
             )
         self._tables: dict[tuple[str, tuple[str, ...] | None], pd.DataFrame] = {}
 

@@ -60,7 +60,7 @@ def begin_session(folder: Path, command: Sequence[str], device: str, *, of: Path
     try:
         return _begin(folder, command, device, of if of is not None and of != folder else None)
     except Exception as error:  # file systems, git or a study's file may raise anything
-        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+        log.warning("lmdyn could not write %s (%s: %s)", folder / FILE, type(error).__name__, error)
         return None
 
 
@@ -83,7 +83,7 @@ def end_session(folder: Path, session: int | None, **about: Any) -> None:
         with _changing(folder) as content:
             content["sessions"][session] |= cost
     except Exception as error:
-        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+        log.warning("lmdyn could not write %s (%s: %s)", folder / FILE, type(error).__name__, error)
 
 
 def read_provenance(folder: Path) -> Record:
@@ -98,8 +98,8 @@ def read_provenance(folder: Path) -> Record:
             if all(isinstance(part, dict) for part in (*sessions, *claims.values())):
                 return content
     raise ValueError(
-        f"{folder / FILE} is not a run's provenance: expected `sessions`, and `claims` by study: remove it; its claims "
-        "then count as exploratory"
+        f"{folder / FILE} is not a run's provenance: expected `sessions`, and `claims` by study. Remove the file; "
+        "lmdyn then calls the claims of this run exploratory"
     )
 
 
@@ -114,7 +114,7 @@ def read_record(path: Path) -> Record:
         if not isinstance(content, dict):
             raise ValueError(f"expected an object, got {type(content).__name__}")
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): remove it") from error
+        raise ValueError(f"{path} cannot be read ({error}): remove the file") from error
     return content
 
 
@@ -170,7 +170,7 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
                 if said := unseen_claims(study, observed, known):
                     claims[name] = dict(said)
         except Exception as error:  # the session is recorded anyway
-            log.warning("%s: no claims are registered (%s: %s)", folder, type(error).__name__, error)
+            log.warning("%s: lmdyn registered no claims (%s: %s)", folder, type(error).__name__, error)
         session["registered"] = {name: len(said) for name, said in claims.items()}
         content["sessions"].append(session)
         return len(content["sessions"]) - 1

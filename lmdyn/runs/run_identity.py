@@ -62,7 +62,7 @@ def write_identity(
             about |= {"versions": package_versions(), "device": device, "commit": _commit(Path.cwd())}
         write_json(folder / FILE, about)
     except Exception as error:  # what users' classes answer, and file systems, may raise anything
-        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+        log.warning("lmdyn could not write %s (%s: %s)", folder / FILE, type(error).__name__, error)
 
 
 def tell_changes(folder: Path, model: Any, text: str | None) -> None:
@@ -76,7 +76,7 @@ def tell_changes(folder: Path, model: Any, text: str | None) -> None:
         return  # a file that anyone may have written
     if changed:
         log.warning(
-            "%s continues with another %s: its observations before and after are not comparable; choose another folder",
+            "%s continues with another %s, and new observations are not comparable with old ones: use another folder",
             folder, " and ".join(changed),
         )  # fmt: skip
 

@@ -124,8 +124,8 @@ class Steps:
             reached, earlier = getattr(now, name), getattr(before, name)
             if reached is None:
                 raise ValueError(
-                    f"the schedule has amounts of {name}, which are not counted: pass `{name}` to watcher.step, or to "
-                    "the WatchCallback, or name steps"
+                    f"the schedule has amounts of {name}, but your loop does not count {name}: pass `{name}` to "
+                    "watcher.step or the WatchCallback, or name steps"
                 )
             if earlier is None:  # a continued run that does not know
                 earlier = reached if before.step else 0

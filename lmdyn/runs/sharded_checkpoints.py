@@ -78,7 +78,7 @@ def _compare_seal(path: Path) -> None:
     noted = json.loads((path / _SEAL).read_text(encoding="utf-8"))
     for name, found in _sealed(path).items():
         if noted.get(name) not in (None, found) or (name == _INDEX and name not in noted):
-            raise ValueError(f"{name} in it differs from what was written")
+            raise ValueError(f"{name} in the folder differs from what was written")
 
 
 def about_sharded(path: Path) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         whole = reader.read_metadata()
         index = whole.state_dict_metadata
         if sum(any(name.startswith(part) for name in index) for part in _WEIGHTS) > 1:
-            raise ValueError("it contains the weights of two kinds of strategies")
+            raise ValueError("the folder contains weights of two kinds of strategies")
         tensors = {
             name: torch.empty(what.size, dtype=what.properties.dtype)
             for name, what in index.items()
@@ -136,7 +136,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         reader.read_data(plan, planner).wait()
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a sharded checkpoint ({error}): use another one, or write it again"
+            f"{path} cannot be read as a sharded checkpoint ({error}): use another folder, or write it again"
         ) from error
     if not isinstance(about, dict):
         raise ValueError(
@@ -179,7 +179,7 @@ class _Index(_InPython):
     def load_build(self) -> None:
         """Set the attributes of a value, never those of a class, a function or a dtype."""
         if not type(self.stack[-2]).__module__.startswith("torch.distributed.checkpoint"):
-            raise pickle.UnpicklingError("its index changes objects other than its own values")
+            raise pickle.UnpicklingError("the index changes objects other than the values in it")
         super().load_build()
 
     dispatch[pickle.BUILD[0]] = load_build
@@ -190,7 +190,7 @@ class _Index(_InPython):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if name not in _IN_INDEX.get(module, ()):
-            raise pickle.UnpicklingError(f"its index contains {module}.{name}, which no index requires")
+            raise pickle.UnpicklingError(f"the index contains {module}.{name}, which no index requires")
         return super().find_class(module, name)
 
 

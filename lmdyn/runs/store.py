@@ -114,14 +114,14 @@ class ObservationStore:
     def _open(self, step: int) -> pq.ParquetFile:
         try:
             if not self.path(step).is_file():  # reading a pipe would not end
-                raise ValueError("it is not a file")
+                raise ValueError("the path is not a file")
             return pq.ParquetFile(self.path(step), page_checksum_verification=True)
         except _DAMAGED as error:
             raise self._unreadable(step, error) from error
 
     def _unreadable(self, step: int, error: Exception) -> "UnreadableError":
         return UnreadableError(
-            f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` creates it again"
+            f"{self.path(step)} cannot be read ({error}): remove the file, and run `lmdyn analyze` again"
         )
 
     def write(self, step: int, observation: DataFrame) -> None:
@@ -146,8 +146,8 @@ class ObservationStore:
             return True
         if not self._read(step).to_pandas().equals(from_arrow(table).to_pandas()):
             log.warning(
-                "%s was written meanwhile by another worker, whose different numbers are kept; this worker's are "
-                "discarded. Such differences come from other machines, devices or versions (see provenance.json)",
+                "another worker has written %s with different numbers. lmdyn keeps these and discards the numbers of "
+                "this worker. Other machines, devices or versions cause such differences (see provenance.json)",
                 self.path(step),
             )
         return False
@@ -191,7 +191,7 @@ class ObservationStore:
             case {"observer": str(observer), "settings": dict(settings)}:
                 return {"observer": observer, "settings": settings}
         raise ValueError(
-            f"{self.path(step)} is not an observation of lmdyn: its metadata contains no observer and settings"
+            f"{self.path(step)} is not an observation of lmdyn: the metadata contain no observer and settings"
         )
 
     def check_settings(self) -> None:
@@ -244,7 +244,7 @@ class ObservationStore:
             if (until is None or step <= until) and (steps is None or step in steps)
         ]
         if not chosen:
-            raise FileNotFoundError(f"no observations in {self.folder}")
+            raise FileNotFoundError(f"{self.folder} contains no observations")
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
@@ -266,9 +266,9 @@ class ObservationStore:
             table = from_arrow(self._open(step).read())
             checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
             if checksum is not None and checksum != _schema_checksum(table):
-                raise ValueError("its columns are not those that were written")
+                raise ValueError("the columns differ from those that lmdyn wrote")
             if "step" in table.column_names and (other := set(table["step"].unique().to_pylist()) - {step}):
-                raise ValueError(f"it contains step {other.pop()}, as if it had been copied")
+                raise ValueError(f"the file contains step {other.pop()}, and may be a copy")
         except UnreadableError:
             raise
         except _DAMAGED as error:

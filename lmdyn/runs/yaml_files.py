@@ -18,7 +18,7 @@ def read_yaml(path: Path) -> Any:
             file and line.
     """
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file: expected one with settings as yaml")
+        raise ValueError(f"{path} is not a file: expected a yaml file with settings")
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")

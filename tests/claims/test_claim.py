@@ -34,9 +34,9 @@ def test_what_a_claim_refuses():
     claim(void_unless=(C.Condition("the tagger is above chance", Y, Above(0.5)),))  # the control
     circular = C.Condition("x is large", C.Difference(Y, X), Above(0))
     for make, said in (
-        (lambda: claim(void_unless=(circular,)), "reads Observer/x, by which the claim is judged"),
+        (lambda: claim(void_unless=(circular,)), "reads Observer/x, as the claim does"),
         (lambda: claim(parts=()), "one or more"),
-        (lambda: claim(floor=""), "reason why there is none"),
+        (lambda: claim(floor=""), "the reason for no floor"),
         (lambda: Part(X, Above(1.5), scale="fisher"), "on scale 'fisher'"),
         (lambda: claim(combine="some"), "'any'"),
         (lambda: C.Study("saphra2019_x", "", "", (claim(), claim())), "several claims called rises"),

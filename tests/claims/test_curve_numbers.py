@@ -158,7 +158,7 @@ def test_agreement_of_what_is_void_or_missing():
         (lambda: of(step=5), NotMeasured, "did not observe step 5"),
         (lambda: of(other), NotMeasured, r"differ in the cells.*ADP"),
         (lambda: of(column="parameter"), NotMeasured, "no column 'parameter'"),
-        (lambda: of(late), NotMeasured, "step 9 in one run, and at 12 in the other"),
+        (lambda: of(late), NotMeasured, "step 9 in one run, but step 12 in the other"),
         (lambda: of(pd.concat([known] * 2)), ValueError, "several rows of 'a' per site and group"),
         (lambda: of(kind="sizes"), ValueError, "kind must be one of"),
         (lambda: Agreement(path, Cumulated("Observer", "a")), ValueError, "expected plain rows"),

@@ -143,7 +143,7 @@ def test_over_what_is_not_told_apart():
         At(N.Over("Observer", "f1", "layer@1", where=(("task", "pos"),), over="head")).of(
             run(*layer_tables())
         )
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="give only one"):
         N.Over("Observer", "f1", "layer@1")
 
 
@@ -157,7 +157,7 @@ def test_from_its_peak():
     rising = run(rows("x", {step: step / 100 for step in (0, 10, 20, 60, 100)}))
     # not cut off at 0
     assert N.FromPeak(Rows("Observer", "x"), 0.1, 0.2).of(rising).value == pytest.approx(0.85)
-    with pytest.raises(NotMeasured, match=r"observed nothing from step 30 to 40"):
+    with pytest.raises(NotMeasured, match=r"observed no step from 30 to 40"):
         N.FromPeak(known, 0.3, 0.4).of(found)
     with pytest.raises(ValueError, match="since < until"):
         N.WindowMean(known, 0.4, 0.3)

@@ -153,7 +153,7 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     before = files(out)
     shutil.rmtree(runs / "small_3")
     shutil.rmtree(runs / "small_4")
-    with pytest.raises(ValueError, match=r"also contains small_3, small_4, which .*: --keep"):
+    with pytest.raises(ValueError, match=r"also contains small_3, small_4, which .*: use --keep"):
         write_records(find_runs([runs]), out)
     assert files(out) == before
     write_records(find_runs([runs]), out, others="keep")
@@ -179,7 +179,7 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
     assert not list(tmp_path.glob(".*"))
     # one that was killed between the files: what it held is not known
     (out / "runs.json").unlink()
-    with pytest.raises(ValueError, match=r"whose runs cannot be kept: runs\.json is missing"):
+    with pytest.raises(ValueError, match=r"incomplete records: runs\.json is missing"):
         write_records(found[:1], out, others="keep")
     assert len(write_records(found[:1], out)) == 1
 
@@ -190,10 +190,10 @@ def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     shutil.copytree(runs / "small_2" / "observations" / "sparsity", tmp_path / "tables")
     for folder, others in (("notes", "refuse"), ("tables", "refuse"), ("tables", "keep"), ("tables", "drop")):
         there = sorted((tmp_path / folder).iterdir())
-        with pytest.raises(ValueError, match="was not written by `lmdyn records`"):
+        with pytest.raises(ValueError, match="is no file of `lmdyn records`"):
             write_records(find_runs([runs]), tmp_path / folder, others=others)
         assert sorted((tmp_path / folder).iterdir()) == there
-    with pytest.raises(ValueError, match=r"MB, but at most 0\.001 are allowed \(largest: runs\.json"):
+    with pytest.raises(ValueError, match=r"MB, but --most allows 0\.001 MB \(largest: runs\.json"):
         write_records(find_runs([runs]), tmp_path / "out", most_mb=0.001)
     assert not (tmp_path / "out").exists()
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
@@ -207,7 +207,7 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"incomplete records: worded\.parquet is missing"):
         read_records(out)
     (out / "worded.parquet").write_bytes(whole["sparsity.parquet"])
-    with pytest.raises(ValueError, match=r"is not the file that runs\.json was written with"):
+    with pytest.raises(ValueError, match=r"differs from the file that runs\.json describes"):
         read_records(out)
     (out / "worded.parquet").write_bytes(whole["worded.parquet"])
     content = json.loads(whole["runs.json"])
@@ -238,7 +238,7 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
     assert found == [("organism", "study", 4), ("wikitext2", None, 4)]
     for given, said in (
         ([tmp_path / "absent"], "is not a folder: expected a run"),
-        ([runs / "logs"], r"^no run in"),
+        ([runs / "logs"], r"contains no run"),
         ([runs, tmp_path / "records" / "study" / "organism"], "two runs are called 'large_2'"),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=said):
@@ -257,7 +257,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     assert RecordsFolder(out).study == "doe2001_word"
     capsys.readouterr()
     main(["records", str(runs), "--out", str(tmp_path / "plain")])
-    assert "is not in a study's folder" in capsys.readouterr().err
+    assert "is in no study's folder" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(runs), "--out", str(tmp_path / "other"), "--study", "doe2001_wrd"])
     assert "did you mean 'doe2001_word'?" in capsys.readouterr().err
@@ -265,7 +265,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     (tmp_path / "empty" / "run" / "config.yaml").write_text("{}")
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(tmp_path / "empty"), "--out", str(tmp_path / "other")])
-    assert "have neither observations nor test.json: make" in capsys.readouterr().err
+    assert "have neither observations nor test.json: run" in capsys.readouterr().err
 
 
 def test_a_folder_of_version_0_1_is_recorded(tmp_path):

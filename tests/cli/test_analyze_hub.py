@@ -308,10 +308,10 @@ def test_steps_of_revisions():
     assert list(made("all", refs=["main", "step5", "step1000-tokens2B"])) == [5, 1000]
     for revisions, name, said in (
         ("", "org/lm", "is empty"),
-        ("main", "org/lm", "has no step: write it as STEP=main"),
+        ("main", "org/lm", "has no step: write STEP=main"),
         ("step5,checkpoint-5", "org/lm", "both have step 5"),
         ("stage*", "org/lm", "no revision of org/lm with a step matches"),
-        ("all", "org/lm_{}", "denotes several models: list them"),
+        ("all", "org/lm_{}", "means several models: list the revisions"),
     ):
         with pytest.raises(ValueError, match=said):
             made(revisions, name, ["main", "step5"])

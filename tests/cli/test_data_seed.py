@@ -42,7 +42,7 @@ def test_a_run_has_one_writer(tmp_path, capsys):
     first.acquire()
     with pytest.raises(SystemExit):
         main(["fit", "--config", str(path)])
-    assert "run is written by process" in capsys.readouterr().err
+    assert "run is in use by process" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     first.release()
     main(["fit", "--config", str(path), "--data_seed", "1"])

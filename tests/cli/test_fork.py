@@ -195,7 +195,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
         assert f"{out} contains another fork: choose another --out" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--out", str(folder / "run")])
-    assert "run contains a run: choose another folder" in capsys.readouterr().err
+    assert "run contains a run: choose another --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_class_whose_layers_are_the_datas(name, data, reads, here, of_text, wi
 @pytest.mark.parametrize(
     ("name", "about"),
     [
-        ("llama", {"reads": "causal: ", "loops": "not looped: 2 blocks", "model": "transformers' LlamaForCausalLM"}),
+        ("llama", {"reads": "causal: ", "loops": "not looped: each of 2", "model": "transformers' LlamaForCausalLM"}),
         ("albert", {"reads": "bidirectional", "loops": "looped: model.albert.encoder.albert_layer_groups.0 runs 2"}),
         ("t5", {"reads": "encoder-decoder: the encoder reads all of input_ids, the decoder is causal"}),
     ],

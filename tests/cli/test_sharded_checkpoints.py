@@ -135,7 +135,7 @@ def test_an_index_runs_no_code(checkpoint, tmp_path):
     found.planner_data = Opener(tmp_path / "ran")
     rewrite_index(checkpoint, found)
     for read in (about_sharded, read_sharded):
-        with pytest.raises(ValueError, match=r"its index contains builtins\.exec, which no index requires"):
+        with pytest.raises(ValueError, match=r"the index contains builtins\.exec, which no index requires"):
             read(checkpoint)
     assert not (tmp_path / "ran").exists()
     FileSystemReader(checkpoint).read_metadata()  # torch runs it
@@ -147,7 +147,7 @@ def test_an_index_changes_no_class(checkpoint):
     index = b"\x80\x02cpathlib\nPosixPath\nN}X\x0b\x00\x00\x00__truediv__cpathlib\nPosixPath\ns\x86b."
     rewrite_index(checkpoint, index)
     before = PosixPath.__truediv__
-    with pytest.raises(ValueError, match="changes objects other than its own values"):
+    with pytest.raises(ValueError, match="changes objects other than the values in it"):
         read_sharded(checkpoint)
     assert PosixPath.__truediv__ is before
 
@@ -156,7 +156,7 @@ def test_parts_of_another_step_are_refused(runs, checkpoint):
     part = "__1_0.distcp"
     shutil.copy(runs / "run" / "resume" / "step=000000006.ckpt" / part, checkpoint / part)
     for read in (about_sharded, read_sharded):
-        with pytest.raises(ValueError, match=r"__1_0\.distcp in it differs from what was written"):
+        with pytest.raises(ValueError, match=r"__1_0\.distcp in the folder differs from what was written"):
             read(checkpoint)
 
 
@@ -177,7 +177,7 @@ def test_weights_by_two_names_are_refused(checkpoint):
     kinds = found.state_dict_metadata
     kinds["model.net.0.weight"] = kinds["state_dict.net.0.weight"]
     rewrite_index(checkpoint, found)
-    with pytest.raises(ValueError, match="the weights of two kinds of strategies"):
+    with pytest.raises(ValueError, match="weights of two kinds of strategies"):
         read_sharded(checkpoint)
 
 
@@ -190,7 +190,7 @@ def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names
     (tmp_path / "resume" / names[1] / ".metadata").unlink()
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == names[:1]
-    assert f"lmdyn ignores {names[1]}: the folder has no complete checkpoint" in caplog.text
+    assert f"{names[1]}: the folder has no complete checkpoint" in caplog.text
 
 
 def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):

@@ -183,7 +183,7 @@ def test_what_is_no_description_of_a_run_stops_neither_a_training_nor_a_report(t
     net.hparams = {("a", 1): 2}  # JSON has no such names
     with watch(net, tmp_path, observers=[LearningCurves()]):
         pass
-    assert "run.json is not written" in caplog.text
+    assert "could not write" in caplog.text
     for content in ({"model": [], "data": {"train": 3}, "optimizer": {"groups": {}}}, {"seed": []}, {}):
         (tmp_path / "run.json").write_text(json.dumps(content))
         assert RunFolder(tmp_path).condition == {}
@@ -295,7 +295,8 @@ def test_a_schedule_of_amounts_fires_at_the_first_update_at_or_past_each(tmp_pat
         ):
             watcher.step(step, words=words, tokens=tokens)
         with pytest.raises(
-            ValueError, match=r"amounts of words, which are not counted: pass `words` to watcher\.step"
+            ValueError,
+            match=r"amounts of words, but your loop does not count words: pass `words` to watcher\.step",
         ):
             watcher.step(8, tokens=2000)
     assert list(RunFolder(tmp_path).read("learning_curves")["step"].unique()) == [2, 5, 6]
@@ -562,7 +563,7 @@ def test_a_run_says_what_it_is_and_runs_of_several_seeds_are_one_condition(tmp_p
     assert about["model"]["parameters"] == sum(p.numel() for p in net.parameters())
     assert about["model"]["class"].endswith("Bigrams")
     assert about["seed"] == {"value": 4, "known_from": "seed"}
-    with pytest.raises(FileNotFoundError, match="from which to build its model: load each"):
+    with pytest.raises(FileNotFoundError, match="from which lmdyn could build the model"):
         Subject(tmp_path / "4", None, None, None)
     runs = {path.name: path for path in sorted(tmp_path.iterdir())}
     assert [RunFolder(path).seeds.init for path in runs.values()] == [4, 5, 6]

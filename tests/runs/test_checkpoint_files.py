@@ -59,7 +59,7 @@ def test_nothing_is_called_that_is_no_module(tmp_path, class_path, argument, nam
 
 def test_a_checkpoint_imports_nothing_and_the_user_may(tmp_path, package):
     content, path = checkpoint(tmp_path / "x.ckpt", "unheard_of.Theirs", nn.Linear(5, 2), size=5)
-    with pytest.raises(ValueError, match=r"If you trust it, name the class: `module: unheard_of\.Theirs`"):
+    with pytest.raises(ValueError, match=r"If you trust the class, name it: `module: unheard_of\.Theirs`"):
         build_module(content, path)
     assert not package.exists()
     assert build_module(content, path, "unheard_of.Theirs").weight.shape == (2, 5)
@@ -73,7 +73,7 @@ def test_a_checkpoint_imports_nothing_and_the_user_may(tmp_path, package):
 def test_what_is_no_class_is_refused(tmp_path, class_path):
     content, path = checkpoint(tmp_path / "x.ckpt", class_path)
     refused = (
-        r"expected a subclass|not imported|does not record its class|torch\.nn\.Linear cannot be created"
+        r"expected a subclass|not imported|does not record the class|torch\.nn\.Linear cannot be created"
     )
     with pytest.raises(ValueError, match=refused):
         build_module(content, path)

@@ -40,7 +40,9 @@ def holder(tmp_path):
 
 def test_a_second_writer_is_told_of_the_first(tmp_path, holder):
     lock = FolderLock(tmp_path / "run")
-    with pytest.raises(ValueError, match=rf"run is written by process {holder.pid} on .*: wait for it"):
+    with pytest.raises(
+        ValueError, match=rf"run is in use by process {holder.pid} on .*: wait for this process"
+    ):
         lock.acquire()
     lock.release()  # it is not ours
     assert lock.path.exists()
@@ -63,7 +65,7 @@ def test_processes_that_outlive_the_holder_do_not_hold_it(tmp_path):
     try:
         assert process.stdout.readline() == "held\n"
         time.sleep(0.3)
-        with pytest.raises(ValueError, match="is written by process"):
+        with pytest.raises(ValueError, match="is in use by process"):
             FolderLock(tmp_path / "run").acquire()
         process.kill()
         process.wait()
@@ -83,7 +85,7 @@ def test_waiting_ends_with_the_holder(tmp_path, holder, caplog):
     lock.acquire(wait=True)
     assert time.monotonic() - began > 0.5
     assert f"process {holder.pid}" in caplog.text
-    with pytest.raises(ValueError, match="is written by process"):
+    with pytest.raises(ValueError, match="is in use by process"):
         FolderLock(tmp_path / "run").acquire()
     lock.release()
 
@@ -110,7 +112,7 @@ def test_what_a_killed_chain_left_is_ended(tmp_path, monkeypatch):
     assert sleeping[0].wait() == -signal.SIGKILL
     assert sleeping[1].poll() is None  # of another profile
     assert os.environ[CHAIN] == str(runs)
-    with pytest.raises(ValueError, match="runs is written by process"):  # two chains at a time
+    with pytest.raises(ValueError, match="runs is in use by process"):  # two chains at a time
         begin_chain(runs)
     lock.release()
     assert end_orphans(others) == [sleeping[1].pid]

@@ -30,7 +30,7 @@ def one_of_each_seed(runs: Sequence[ObservedRun]) -> tuple[list[ObservedRun], li
         first.setdefault((condition, seeds if run.condition and seeds != "?" else run.name), run)
     kept, said = list(first.values()), []
     if len(kept) < len(runs):
-        said.append(f"{len(runs) - len(kept)} runs of a seed that another run has are left out")
+        said.append(f"lmdyn leaves out {len(runs) - len(kept)} runs, since other runs have the same seeds")
     if len(known) > 1:
         said.append(f"the runs differ in more than their seeds ({len(known)} conditions)")
     return kept, said
@@ -53,7 +53,7 @@ def curves_of(run: ObservedRun, select: Sequence[str] = ()) -> dict[str, "pd.Ser
     observers = sorted(run.observers())
     if not observers:
         raise FileNotFoundError(
-            f"no observations in {run.name}: expected a run with observations/, or records"
+            f"{run.name} has no observations: expected a run with observations/, or records"
         )
     wanted = [
         name

@@ -64,8 +64,8 @@ def read_curves(runs: Sequence[Path], select: Sequence[str] = ()) -> Curves:
     if not select and number > MOST_CURVES:
         observers = sorted({name.split("/")[0] for of in curves.values() for name in of})
         raise ValueError(
-            f"{number:,} curves, at most {MOST_CURVES} are tested without --select: choose some, such as --select "
-            f"'{observers[0]}/*'; observers: {', '.join(observers)}"
+            f"the runs have {number:,} curves, but without --select lmdyn tests at most {MOST_CURVES}: choose curves, "
+            f"such as --select '{observers[0]}/*'. The observers are {', '.join(observers)}"
         )
     return curves
 
@@ -194,8 +194,8 @@ def tested_words(phases: pd.DataFrame, level: float) -> list[str]:
     """Return sentences about how many curves were tested, how many would change by chance, and which have no bend."""
     tested = phases[phases["phase"] != "not tested"].drop_duplicates(["run", "curve"])
     said = [
-        f"{len(tested)} curves of single runs were tested at a level of {level:g}: about {level * len(tested):.1f} "
-        "would change by chance"
+        f"lmdyn tested {len(tested)} curves of single runs at a level of {level:g}: chance alone would change about "
+        f"{level * len(tested):.1f}"
     ]
     if len(tested):
         said[0] += (
@@ -203,5 +203,5 @@ def tested_words(phases: pd.DataFrame, level: float) -> list[str]:
             f"curves: {tested['correlation'].median():.1f})"
         )
     if smooth := [position.curve for position in order_of_phases(phases) if not position.runs]:
-        said.append(f"no bend was found in any run: {', '.join(smooth)}")
+        said.append(f"lmdyn found no bend in any run: {', '.join(smooth)}")
     return said

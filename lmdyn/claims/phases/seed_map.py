@@ -113,7 +113,7 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
         if not np.ptp(table.to_numpy()) > 0:
             reasons[name] = "constant"
         elif _in_few(table.to_numpy(dtype=float)):
-            reasons[name] = "constant in all but a fifth of the runs or fewer"
+            reasons[name] = "changes in at most a fifth of the runs"
     left = [
         f"{reason}: {', '.join(name for name, why in reasons.items() if why == reason)}"
         for reason in dict.fromkeys(reasons.values())
@@ -122,7 +122,7 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
     if not 0 < len(tables) <= MOST_MEASURES:
         raise ValueError(
             f"a training map requires 1 to {MOST_MEASURES} curves that all runs have and that change, got "
-            f"{len(tables)}: choose with --select, such as --select '{next(iter(names)).split('/')[0]}/*'"
+            f"{len(tables)}: choose curves with --select, such as --select '{next(iter(names)).split('/')[0]}/*'"
         )
     steps = sorted(set.intersection(*(set(table.index) for table in tables.values())))
     if len(steps) < _FEWEST_STEPS:
@@ -133,7 +133,7 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
         )
     longest = max(len(table) for table in tables.values())
     if len(steps) < longest:
-        left.append(f"steps that not all curves have: {longest - len(steps)} of {longest}")
+        left.append(f"{longest - len(steps)} of {longest} steps, which some curves lack")
     values = np.stack([table.loc[steps].to_numpy(dtype=float).T for table in tables.values()], axis=2)
     return list(tables), np.array(steps, dtype=float), values, left
 
@@ -151,7 +151,7 @@ def map_words(one: SeedMap) -> list[str]:
     left = [f"Left out: {reason}." for reason in one.left]
     if found.states == 1:
         return [
-            "A single state explains held-out seeds as well as several states do, within chance.",
+            "Several states do not explain held-out seeds better than a single state, beyond chance.",
             *left,
         ]
     low, high = one.against_smooth.interval()
@@ -161,15 +161,13 @@ def map_words(one: SeedMap) -> list[str]:
     how = "gradually, or not at all" if one.p_value > _LEVEL else "by more than gradual variation"
     return [
         f"{found.states} states (measures: {len(one.measures)}, seeds: {seeds}, steps: {len(one.steps)})."
-        + found.at_most * " This is the largest number tried: more states might fit better.",
-        f"Smooth, monotone curves with the same noise get {one.smooth.states} states: a number of states alone shows "
-        f"no phases. The map predicts held-out seeds better than these curves by {by}"
-        + (
-            "." if low > 0 else ", which is not shown to be above 0: states may be pieces of a smooth course."
-        ),
+        + found.at_most * " lmdyn tried no larger number: more states might fit better.",
+        f"Smooth, monotone curves with the same noise get {one.smooth.states} states, so a number of states alone "
+        f"shows no phases. The map predicts held-out seeds better than smooth curves by {by}"
+        + ("." if low > 0 else ". This gain may be due to chance: states may be pieces of a smooth course."),
         f"Seeds enter the states in {len(routes)} orders, most frequently {orders}.",
-        *([f"Alternative states, of which a seed visits only one: {some}."] if some else []),
-        f"Seeds differ {how} (p = {one.p_value:.2g}, against rotated seeds with the same mean and covariance).",
+        *([f"A seed visits only one state of each of these pairs: {some}."] if some else []),
+        f"Seeds differ {how} (p = {one.p_value:.2g}, from rotated seeds with the same mean and covariance).",
         *left,
     ]
 

@@ -51,7 +51,7 @@ def coverage_table(one: Judged, lacking: Mapping[Source, list[str]]) -> Table:
         observers = sorted({name.partition("/")[0] for part in parts for name in part.number.reads()})
         claims.update(observers)
         answered.update(observers if row.verdict != "not measured" else ())
-    columns = ("observer", "claims", "answered", "the others require (--write FILE.yaml writes it)")
+    columns = ("observer", "claims", "answered", "other claims require (--write FILE.yaml)")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for observer, number in claims.items():
         own = {s: s.described() for s in lacking if s.names()[0].startswith(f"{observer}/")}

@@ -34,7 +34,7 @@ def list_studies() -> None:
         table.add_row(name, str(len(study.claims)), f"{study.publication}: {study.title}")
     page = console()
     page.print(table)
-    page.print("\nlmdyn claims STUDY: its claims; lmdyn claims STUDY RUN …: which of them hold in your runs")
+    page.print("\nlmdyn claims STUDY lists claims; lmdyn claims STUDY RUN … tests claims on your runs")
 
 
 def list_claims(name: str) -> None:
@@ -49,7 +49,7 @@ def list_claims(name: str) -> None:
             own = ("", f"{claim.combine} of these") if i else (claim.name, f"{claim.says} ({claim.where})")
             table.add_row(*own, part.label, str(part.region))
     page.print(table)
-    page.print("\nlmdyn claims STUDY RUN …: which of them hold in your runs")
+    page.print("\nlmdyn claims STUDY RUN … tests these claims on your runs")
 
 
 def console() -> Console:

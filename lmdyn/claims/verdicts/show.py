@@ -59,7 +59,7 @@ def show_claims(
         if not fnmatch.filter(names, pattern):
             near = did_you_mean(pattern, names) or ";"
             raise ValueError(
-                f"--only: {name} has no claim {pattern!r}{near} `lmdyn claims {name}` lists them"
+                f"--only: {name} has no claim {pattern!r}{near} `lmdyn claims {name}` lists all claims"
             )
     judged = judge_profiles(study, given, confidence)
     if only:
@@ -92,8 +92,8 @@ def judge_profiles(study: Study, given: Sequence[Path], confidence: float = 0.95
     for profile in profiles:
         if profile.study not in (None, study.name):
             raise ValueError(
-                f"{profile.name} contains records for the claims of {profile.study}, which lack what the claims of "
-                f"{study.name} read: lmdyn claims {profile.study} …, or give the runs themselves"
+                f"{profile.name} contains records for the claims of {profile.study}, not of {study.name}: use "
+                f"lmdyn claims {profile.study} …, or give the runs instead of the records"
             )
     return [Judged(profile, judge(study, profile.runs, confidence)) for profile in profiles]
 
@@ -105,7 +105,7 @@ def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
     some = len(judgement.rows) < len(judgement.study.claims)  # chosen ones, of which more is said
     answered = sum(row.verdict != "not measured" for row in judgement)
     page.print(
-        f"{judgement.study.name}: {heading(one.profile)}: what is recorded answers {answered} of "
+        f"{judgement.study.name}: {heading(one.profile)}: the observations answer {answered} of "
         f"{len(judgement.rows)} claims"
     )
     page.print(coverage_table(one, lacking))

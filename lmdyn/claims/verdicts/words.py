@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["HOW", "number_words", "published_words", "slug", "summary_words", "verdict_words"]
 
 HOW = (
-    "Each claim is about one number per run, and is true where that number lies in a region that was stated before. "
-    "The claim holds if the interval of the mean, for other seeds and other texts, lies in the region, fails if it is "
-    "disjoint from it, and is undecided otherwise. With three or four seeds, each seed's own interval must lie there "
-    "too; with fewer, the claim is undecided. (Of this text): no error over texts is known. After Holm: corrected for "
-    "all claims tested on the same runs. Floor: the number of a model or data without what is claimed, outside of the "
-    "verdict. Void: a condition without which the number is meaningless is not met. Exploratory: the claim was stated, "
-    "or changed, after runs had been inspected."
+    "Each claim states a region for one number per run. The claim holds if the interval of the mean, for other seeds "
+    "and texts, is inside the region. The claim fails if the interval is outside the region, and is undecided "
+    "otherwise. With three or four seeds, the interval of each seed must also be inside or outside. With fewer seeds, "
+    "a claim is undecided. (Of this text): no error over texts is known. After Holm: the verdict is corrected for all "
+    "claims tested on the same runs. Floor: the number of a model or data without the claimed property; the verdict "
+    "does not use the floor. Void: a condition is not met, so the number is meaningless. Exploratory: the claim was "
+    "stated or changed after someone had inspected the runs."
 )
 
 

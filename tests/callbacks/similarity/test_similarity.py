@@ -427,7 +427,7 @@ def test_floors_are_untrained_models(tmp_path):
     assert value(table, "cca", "h1", "h1", "last") == pytest.approx(1, abs=1e-9)  # the control
     # itself is no floor of itself
     assert set(observer.observe(models[0], 0)["reference"]) == {"first", "last"}
-    with pytest.raises(FileNotFoundError, match="no checkpoint of step 3, but of 0, 6"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 3, only of 0, 6"):
         attach(Similarity(reference=Checkpoint(str(tmp_path / "run"), step=3)), tmp_path)
     (tmp_path / "run/checkpoints/step=000000000.ckpt").unlink()
     with pytest.raises(ValueError, match=r"step 0, got steps \[\].*ScheduledCheckpoint"):

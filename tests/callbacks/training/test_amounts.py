@@ -123,7 +123,8 @@ def test_refusals(tmp_path):
         ({"words": (1.5,)}, r"expected a list of whole numbers"),
     )
     with pytest.raises(
-        ValueError, match=r"amounts of words, which are not counted: pass `words` to watcher.step"
+        ValueError,
+        match=r"amounts of words, but your loop does not count words: pass `words` to watcher.step",
     ):
         uncounted(words=(1,))
     corpus = data(tmp_path)

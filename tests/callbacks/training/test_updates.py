@@ -193,4 +193,4 @@ def test_replay_refuses_checkpoints_with_doubled_steps(tmp_path, capsys):
         torch.save(old(path), path)
     with pytest.raises(SystemExit):
         main(["analyze", str(run), "--out", str(tmp_path / "replayed"), "--logger", "none"])
-    assert "that of all optimizers" in capsys.readouterr().err
+    assert "steps of all optimizers" in capsys.readouterr().err

@@ -103,9 +103,9 @@ def test_mistakes_are_refused(seeds, monkeypatch, tmp_path):
             main(["phases", str(seeds[0]), *arguments.split()])
     monkeypatch.setattr("lmdyn.claims.phases.phases.MOST_CURVES", 2)
     for given, said in (
-        (([tmp_path],), r"no run in .*: expected config.yaml and observations/"),
+        (([tmp_path],), r"contains no run: expected config.yaml and observations/"),
         ((seeds[:1], ["losses/*"]), r"fits 'losses/\*': expected names such as OBSERVER/QUANTITY/SITE"),
-        ((seeds[:1],), "3 curves, at most 2 are tested without --select"),
+        ((seeds[:1],), "3 curves, but without --select lmdyn tests at most 2"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             read_curves(*given)

@@ -88,7 +88,7 @@ def test_runs_of_one_seed_count_once(tmp_path, caplog):
         (run / "config.yaml").write_text("seed_everything: 1\nmodel: {class_path: a.B}\n", encoding="utf-8")
     kept = read_curves(runs)
     assert list(kept) == ["seed_0"]
-    assert "20 runs of a seed that another run has are left out" in caplog.text
+    assert "leaves out 20 runs, since other runs have the same seeds" in caplog.text
     with pytest.raises(TooFewSeedsError, match="of at least 20 different seeds, got 1"):
         map_of(kept)
     (runs[1] / "config.yaml").write_text("seed_everything: 1\nmodel: {class_path: a.C}\n", encoding="utf-8")
@@ -108,7 +108,7 @@ def test_what_a_map_cannot_hold_is_refused_or_named(monkeypatch):
     assert found.values.shape == (20, len(STEPS), 1)
     assert found.values[3, :, 0] == pytest.approx(curves["seed_3"]["bend"].to_numpy())
     monkeypatch.setattr("lmdyn.claims.phases.seed_map.MOST_MEASURES", 1)
-    with pytest.raises(ValueError, match=r"1 to 1 curves .* got 3: choose with --select"):
+    with pytest.raises(ValueError, match=r"1 to 1 curves .* got 3: choose curves with --select"):
         map_of(curves)
 
 
@@ -155,4 +155,4 @@ def test_a_measure_that_moves_in_few_seeds_is_left_out_and_named():
     measures, _, values, left = _table(as_series(curves))
     assert measures == ["bend", "smooth", "short"]
     assert values.shape[0] == 20
-    assert "constant in all but a fifth of the runs or fewer: rare" in left
+    assert "changes in at most a fifth of the runs: rare" in left

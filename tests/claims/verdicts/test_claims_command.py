@@ -128,7 +128,7 @@ def test_what_other_runs_of_the_page_measure_is_not_missing(runs, tmp_path, stud
     assert table.loc[table["claim"].eq("long"), ["runs", "verdict"]].to_numpy().tolist() == [
         ["larger", "holds"]
     ]
-    with pytest.raises(ValueError, match=r"data.length: .* judge them apart"):
+    with pytest.raises(ValueError, match=r"data.length: .* Give the runs of one condition"):
         judge_profiles(STUDY, [*sorted(runs.iterdir())[2:], *sorted((runs.parent / "larger").iterdir())[:2]])
 
 
@@ -160,7 +160,7 @@ def test_what_can_be_answered_comes_first_and_a_yaml_measures_the_others(
     monkeypatch.setattr(lists, "STUDIES", {NAME: replace(STUDY, claims=(*STUDY.claims, heads, tested))})
     main(["claims", NAME, str(runs), "--write", str(tmp_path / "more.yaml")])
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.endswith("what is recorded answers 6 of 9 claims")
+    assert first.endswith("the observations answer 6 of 9 claims")
     table = [" ".join(line.split()) for line in lines]
     assert "Sparsity 7 6 Sparsity/entropy" in table
     assert "Interdependence 1 0 Interdependence (backend: 'shapley', length: OneOf(values=(8, 9)))" in table
@@ -177,7 +177,7 @@ def test_what_can_be_answered_comes_first_and_a_yaml_measures_the_others(
     (tmp_path / "bare" / "config.yaml").write_text("{}")
     main(["claims", NAME, str(tmp_path / "bare")])
     said = capsys.readouterr().out
-    assert "what is recorded answers 0 of 9 claims" in said
+    assert "the observations answer 0 of 9 claims" in said
     assert "verdict" not in said  # no table without a row
 
 
@@ -189,7 +189,9 @@ def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
     main(["claims", str(OWN), str(runs)])
     assert re.search(r"LearningCurves +\d +0 +LearningCurves", capsys.readouterr().out)
     (tmp_path / "empty.py").write_text("STUDIES = 3")
-    assert "does not define STUDY = lmdyn.claims.Study(…)" in refused(capsys, tmp_path / "empty.py", runs)
+    assert "defines no study: add STUDY = lmdyn.claims.Study(…)" in refused(
+        capsys, tmp_path / "empty.py", runs
+    )
     assert "expected a Python file" in refused(capsys, tmp_path / "nowhere.py", runs)
     assert "me2026_words" not in STUDIES
     monkeypatch.setenv("LMDYN_STUDIES", str(OWN))
