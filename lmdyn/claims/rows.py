@@ -182,7 +182,7 @@ class Rows(Source):
             in_order = known if isinstance(known, Mapping) else ()
             site = self.site.among([s for k in in_order for s in rows if s.partition("@")[0] == k] or rows)
             if site is None:
-                raise NotMeasured(f"{of} has no hidden layer: its sites are {', '.join(rows)}")
+                raise NotMeasured(f"{of} has no hidden layer, only the sites {', '.join(rows)}")
         selected = self.in_groups(table, of) & _equals(table["site"], site)
         if not (selected & own).any():
             told = ", ".join(

@@ -257,7 +257,7 @@ def _asked(
     last = max(subject.paths)
     if scheduled and (of := [o.name for o in chosen if o.schedule.amounts]):
         raise ValueError(
-            f"--scheduled requires steps, but {', '.join(of)} counts amounts of text: omit it, or name steps"
+            f"--scheduled requires steps, but {', '.join(of)} counts amounts of text: omit --scheduled, or name steps"
         )
 
     def due(observer: Observer, step: int) -> bool:

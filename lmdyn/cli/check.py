@@ -158,7 +158,7 @@ def check_replay(
     if not replayed.observers:
         return [_line(whose, expected("observers under trainer.callbacks", "none", "add one", of="run"))]
     if not steps:
-        remedy = "add a ScheduledCheckpoint to its callbacks"
+        remedy = "add a ScheduledCheckpoint to the callbacks of the run"
         return [_line(whose, expected("checkpoints to observe", "a run that saves none", remedy, of="run"))]
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
         saved = Path(folder) / "checkpoints"

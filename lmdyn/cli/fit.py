@@ -368,9 +368,7 @@ class LmdynCLI(LightningCLI):
         """Write the report, and log the paths of the outputs."""
         folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined] # Lightning sets it undeclared
-            log.info(
-                "fast_dev_run: lmdyn made observations and checkpoints in a temporary folder, and removes them"
-            )
+            log.info("fast_dev_run: lmdyn removes the temporary folder with all observations and checkpoints")
             return
         observed = any(isinstance(c, Observer) for c in callbacks_of(self.trainer))
         if not self.trainer.is_global_zero or not observed:

@@ -136,10 +136,10 @@ def _full_checkpoints(run: Path, config: Settings) -> tuple[dict[int, Path], str
     for path in (p for folder in folders for p in sorted((run / folder).glob("step=*.ckpt"))):
         if (number := checkpoint_step(path)) is not None:
             found.setdefault(number, path)
-    why = f"the run has those of steps {', '.join(map(str, sorted(found)))}" if found else "the run has none"
+    why = f"full checkpoints exist of steps {', '.join(map(str, sorted(found)))}" if found else "none exist"
     if kept := [saver["keep"] for saver in savers if saver.get("keep")]:
         why += f" (the ScheduledCheckpoint keeps only the newest {max(kept)})"
-    return found, f"{why}; the files in checkpoints/ have only weights, so a fork cannot start from them"
+    return found, f"{why}; a fork cannot start from the files in checkpoints/, which contain only weights"
 
 
 def _epochs(checkpoint: Settings) -> int | None:

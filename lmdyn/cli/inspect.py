@@ -34,7 +34,7 @@ from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_y
 log = logging.getLogger(__name__)
 
 _MISSING = (
-    "missing, so lmdyn splits the text: save the model's tokenizer in its folder (tokenizer.save_pretrained)"
+    "missing, so lmdyn splits the text: save a tokenizer in the model's folder (tokenizer.save_pretrained)"
 )
 
 

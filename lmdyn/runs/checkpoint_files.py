@@ -75,7 +75,7 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     ) or ([folder] if is_pretrained(folder) else [])
     if not found:
         raise FileNotFoundError(
-            f"{pattern} has no checkpoints: expected a folder with *.ckpt or checkpoint-*/, or a glob of them"
+            f"{pattern} has no checkpoints: expected a folder with *.ckpt or checkpoint-*/, or a glob of both"
         )
     steps: dict[int, Path] = {}
     for path in found:
@@ -240,7 +240,7 @@ def updates_in(checkpoint: Mapping[str, Any]) -> int:
         return int(about["step"])
     if not isinstance(checkpoint.get("global_step"), int):
         raise ValueError(
-            "a checkpoint has no step in its name or in an entry global_step: rename it step=000000123.ckpt"
+            "a checkpoint has no step in its name or in an entry global_step: rename the file step=000000123.ckpt"
         )
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
     manual = loops.get("epoch_loop.manual_optimization.optim_step_progress")

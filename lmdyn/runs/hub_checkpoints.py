@@ -238,7 +238,7 @@ class HubCheckpoints(Mapping[int, Path]):
         if self._revisions.setdefault(step, revision) != revision:
             raise ValueError(
                 f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} both have step {step}: remove "
-                "one"
+                "one revision"
             )
 
     def model(self, step: int) -> tuple[str, str | None]:

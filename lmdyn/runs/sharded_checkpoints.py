@@ -127,7 +127,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
             True,
             [],
         ):  # True in older versions of torch
-            raise ValueError("the parts of a tensor do not cover it exactly once")
+            raise ValueError("the parts of a tensor overlap or leave gaps")
         _compare_checksums(path, whole, tensors.keys() | plain)
         reader.set_up_storage_reader(whole, is_coordinator=True)
         planner = _Planner(flatten_state_dict=False)
@@ -136,7 +136,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         reader.read_data(plan, planner).wait()
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a sharded checkpoint ({error}): use another folder, or write it again"
+            f"{path} cannot be read as a sharded checkpoint ({error}): use another one, or write this folder again"
         ) from error
     if not isinstance(about, dict):
         raise ValueError(

@@ -146,8 +146,8 @@ class ObservationStore:
             return True
         if not self._read(step).to_pandas().equals(from_arrow(table).to_pandas()):
             log.warning(
-                "another worker has written %s with different numbers. lmdyn keeps these and discards the numbers of "
-                "this worker. Other machines, devices or versions cause such differences (see provenance.json)",
+                "another worker has written %s with different numbers. lmdyn keeps that file and discards the numbers "
+                "of this worker. Other machines, devices or versions cause such differences (see provenance.json)",
                 self.path(step),
             )
         return False

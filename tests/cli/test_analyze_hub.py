@@ -268,7 +268,7 @@ def test_a_text_and_names_of_observers_need_no_yaml(series, tmp_path, capsys):
     for path in bare.glob("tokenizer*"):
         path.unlink()
     for args, said in (
-        (["analyze", str(model), *words[:2]], "give the folder of its observations with --out"),
+        (["analyze", str(model), *words[:2]], "give a folder for the observations with --out"),
         (
             ["analyze", str(model), *words[:2], "--out", str(tmp_path / "x")],
             "no data to observe: give --data FILE",
@@ -329,7 +329,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         (gpt2, {"out": tmp_path / "out"}, "no observer is configured"),
         ("nobody/lm", out, "hub model with --revisions"),
         (named, out, "For model folders with other names, add --checkpoints"),
-        (gpt2, {**out, "revisions": "all"}, "but --revisions applies to hub models"),
+        (gpt2, {**out, "revisions": "all"}, "is local, not a hub model: omit --revisions"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             analyze(subject, **given)

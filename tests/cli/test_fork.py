@@ -201,7 +201,11 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
 @pytest.mark.parametrize(
     ("step", "words", "message"),
     [
-        (7, "", "no full checkpoint of step 7: the run has those of steps 0, 5, 9, 10, 15, 18, 20, 25, 27;"),
+        (
+            7,
+            "",
+            "no full checkpoint of step 7: full checkpoints exist of steps 0, 5, 9, 10, 15, 18, 20, 25, 27;",
+        ),
         (
             27,
             "",

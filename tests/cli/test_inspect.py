@@ -94,7 +94,7 @@ def error_of(capsys, *args):
 PAIRS = "--data inspected_own.Pairs --data.rows=8"
 WRONG = {
     "nothing": ("is neither a run folder (with a config.yaml) nor a model of transformers",),
-    "several": ("checkpoint-*/): give a model in it, several/step_50",),
+    "several": ("checkpoint-*/): give a model, such as several/step_50",),
     "absent.yaml": ("file absent.yaml does not exist",),
     "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
     "text.txt": ("is not a yaml with a model: give a model, and a text as --data",),

@@ -78,7 +78,7 @@ def end_orphans(folder: Path) -> list[int]:
         while _runs(pid):
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"process {pid} of a killed chain in {folder} does not end: terminate it, and restart"
+                    f"process {pid} of a killed chain in {folder} does not end: terminate the process, and restart"
                 )
             time.sleep(0.05)
     return ended

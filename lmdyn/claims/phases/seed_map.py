@@ -129,7 +129,7 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
         fewest = min(tables, key=lambda name: len(tables[name]))
         raise ValueError(
             f"a training map requires at least {_FEWEST_STEPS} steps at which all runs have all curves, got "
-            f"{len(steps)}: {fewest} has {len(tables[fewest])}; choose curves of one schedule with --select"
+            f"{len(steps)}: {fewest} has {len(tables[fewest])} steps; choose curves of one schedule with --select"
         )
     longest = max(len(table) for table in tables.values())
     if len(steps) < longest:

@@ -104,7 +104,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
         raise ValueError(
             f"{name} is neither a run folder (with a config.yaml) nor a model of transformers (with a config.json, as "
             "written by save_pretrained, or checkpoint-*/): give "
-            + (f"a model in it, {models[0]}" if models else "a run, a model, a yaml or package.Class")
+            + (f"a model, such as {models[0]}" if models else "a run, a model, a yaml or package.Class")
         )
     dotted_path = f"lmdyn.models.{name}" if name in lmdyn.models.__all__ else name
     package, *rest = dotted_path.split(".")

@@ -100,7 +100,7 @@ def refusal(found: Inspection) -> str | None:
     module = subject.module
     name, data = type(module).__name__, type(found.data.data).__name__
     if not isinstance(module, L.LightningModule):
-        wrap = "wrap it in a LightningModule (examples/nanogpt.py), and inspect this LightningModule"
+        wrap = "wrap the module in a LightningModule (examples/nanogpt.py), and inspect the result"
         return f"fit trains LightningModules, but {name} is a plain nn.Module: {wrap}"
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:

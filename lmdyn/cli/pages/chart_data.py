@@ -58,7 +58,7 @@ def chart_data(
     kept = sorted(order, key=lambda i: first[i])
     left = ""
     if len(kept) < len(keys):
-        left = f"The chart contains {len(kept):,} of {len(keys):,} curves, those of the coarsest groups."
+        left = f"The chart contains {len(kept):,} of {len(keys):,} curves: the curves of the coarsest groups."
     return {
         "observer": observer,
         "columns": columns,

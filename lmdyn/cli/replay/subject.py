@@ -37,7 +37,7 @@ class Subject:
         self.paths = _checkpoints(str(run), checkpoints, revisions)
         self.own = (self.folder / "config.yaml").exists()
         if not self.own and out is None:
-            raise ValueError(f"{run} is not a run of lmdyn: give the folder of its observations with --out")
+            raise ValueError(f"{run} is not a run of lmdyn: give a folder for the observations with --out")
         self.out = out or self.folder
         saved = self.folder / "checkpoints"
         self.saved = saved if saved.is_dir() else None  # its checkpoints by their steps
@@ -82,7 +82,7 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
             checkpoints = next(found, checkpoints)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
-            raise ValueError(f"{checkpoints or run} is local, but --revisions applies to hub models: omit it")
+            raise ValueError(f"{checkpoints or run} is local, not a hub model: omit --revisions")
         from lmdyn.models.pretrained import hub_folder
 
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)

@@ -135,7 +135,7 @@ class Work:
         more = f" (and {len(said) - _SHOWN} more, see --status)" if len(said) > _SHOWN else ""
         raise ValueError(
             f"{len({step for step, _ in failures})} of {len(self._asked)} checkpoints could not be observed: "
-            f"{'; '.join(said[:_SHOWN])}{more}. The others are done; to retry, run the same command"
+            f"{'; '.join(said[:_SHOWN])}{more}. To retry only these checkpoints, run the same command"
         ) from next(iter(failures.values()))
 
     def tidy(self) -> None:

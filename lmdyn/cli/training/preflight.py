@@ -102,7 +102,7 @@ def _missing_steps(observer: Observer, there: Sequence[int]) -> Iterator[Finding
             yield expected(
                 f"checkpoints of the steps that Earlier of {observer.name} compares with",
                 f"none of {_first(missing)}",
-                "put these steps into the schedule of the ScheduledCheckpoint, or name others by `at`",
+                "add these steps to the schedule of the ScheduledCheckpoint, or name other steps with `at`",
                 of="run",
                 stops=not at & set(there),
             )

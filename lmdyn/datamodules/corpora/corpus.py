@@ -207,7 +207,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         def build(folder: Path) -> None:
             counts = self.word_counts()
             if not counts:
-                raise ValueError("split 'train' of the corpus is empty: it has no words for a vocabulary")
+                raise ValueError("split 'train' of the corpus is empty, but a vocabulary requires words")
             if self._vocabulary == "word":
                 word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
             else:

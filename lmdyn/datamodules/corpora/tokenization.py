@@ -488,7 +488,7 @@ def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
             return int(candidate)
     raise ValueError(
         "eos: true requires a tokenizer with an eos_token or a sep_token, got one with "
-        f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: set eos: false or add one"
+        f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: set eos: false, or add an eos_token"
     )
 
 
@@ -520,7 +520,7 @@ class TokenizerUser:
         """
         if self._tokenizer is None:
             if self._tokenizer_name is None:
-                raise RuntimeError(f"{type(self).__name__} has no tokenizer yet: name or assign one")
+                raise RuntimeError(f"{type(self).__name__} has no tokenizer yet: name or assign a tokenizer")
             self._tokenizer = load_tokenizer(self._tokenizer_name)
         return self._tokenizer
 

@@ -91,7 +91,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 "questions about facts contain a mask: expected a tokenizer with a mask_token, got one with "
-                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Causal models cannot answer them"
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Causal models cannot fill a mask"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
         logger.info("full stops are %s (`punctuation`; default: as in the tokenizer's text)", punctuation)

@@ -32,7 +32,7 @@ def table_rows(path: Path) -> Iterator[TableRow]:
         names = table.fieldnames or []
         if again := [name for name in names if names.count(name) > 1]:
             raise ValueError(
-                f"{path}:1: expected columns of different names, got {again[0]!r} twice: rename one"
+                f"{path}:1: expected columns of different names, got {again[0]!r} twice: rename one column"
             )
         for row in table:
             if None in row:

@@ -30,7 +30,7 @@ def expand_paths(paths: str | Iterable[str], inside: str | None = None) -> list[
             found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
         found = [file for file in found if file.is_file()]
         if not found:
-            hint = "its environment variable is not set" if "$" in str(path) else "give the path of a file"
+            hint = "set the environment variable" if "$" in str(path) else "give the path of a file"
             raise FileNotFoundError(f"no file {str(text)!r} (looked for {path}): {hint}")
         expanded += found
     return expanded

@@ -165,7 +165,7 @@ class IndexedLoader(ShardedLoader, ABC):
         differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
         if differ:
             raise ResumeError(
-                f"the saved run read its text with {there}, this run has {here}: to resume exactly, keep "
+                f"the saved run read the text with {there}, this run has {here}: to resume exactly, keep "
                 f"{', '.join(sorted(differ))}"
             )
         self.data.compare(state.get("text"))

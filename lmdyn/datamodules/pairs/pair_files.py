@@ -99,8 +99,8 @@ class PairFiles(TableData):
             found = {name: self._value(row, name, where) for name in _NAMES}
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
                 raise ValueError(
-                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(', '.join(row))} "
-                    f"without it. Fill in the cell, or name the column with `columns: {{{missing[0]}: …}}` (usual "
+                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(', '.join(row))}. "
+                    f"Fill in the missing cell, or name the column with `columns: {{{missing[0]}: …}}` (usual "
                     f"names: {', '.join(_NAMES[missing[0]])})"
                 )
             yield {**found, "pair": found["pair"] or str(number), "file": str(path), "line": line}

@@ -327,7 +327,7 @@ def _question(name: Any, question: Any, context: Any, answers: list[tuple[Any, A
     for text, start in found:
         if not text or start < 0 or not context.startswith(text, start):
             raise ValueError(
-                f"expected the answer {shown(str(text))} at character {start} of its context, got "
+                f"expected the answer {shown(str(text))} at character {start} of the context, got "
                 f"{shown(context[max(start, 0) :][: len(str(text))])}"
             )
     return Question(str(name), question, context, found)

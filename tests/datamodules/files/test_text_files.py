@@ -18,7 +18,7 @@ def test_lines(tmp_path, monkeypatch):
     assert expand_paths("$SOME_DATA/t.txt") == [path]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert expand_paths(["~/t.txt"]) == [path]
-    with pytest.raises(FileNotFoundError, match="environment variable is not set"):
+    with pytest.raises(FileNotFoundError, match="set the environment variable"):
         expand_paths("$NO_SUCH_VARIABLE/t.txt")
     with pytest.raises(FileNotFoundError, match="give the path of a file"):
         expand_paths(str(tmp_path))
