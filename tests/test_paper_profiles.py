@@ -157,7 +157,7 @@ def test_embryology(place):
     )
     assert {"pos", "constituents", "roles", "coreference"} <= set(rows(runs / "albert", "edge_probe")["task"])
     said = (runs / "logs" / "observe_albert.log").read_text()
-    assert "fewer updates of fine-tuning than published: CoLA 2 of 5,336" in said
+    assert "fewer fine-tuning updates than published: CoLA 2 of 5,336" in said
     # the second phase of BERT has gone on where the first had ended, in longer rows
     assert sorted(rows(runs / "bert", "reconstruction")["step"].unique())[-1] == 5
     assert sorted(path.name for path in (runs / "bert").glob("phase_*")) == ["phase_1"]

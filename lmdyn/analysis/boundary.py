@@ -112,5 +112,5 @@ class _Conversion:
         others = ", ".join(f"{other} of {shape}" for other, shape in self._earlier.items())
         raise ValueError(
             f"{self._function}: expected {name} of {expected}, got {str(tensor.dtype).removeprefix('torch.')} "
-            f"{tuple(tensor.shape)}{f' with {others}' if others else ''}: convert, reshape or transpose it"
+            f"{tuple(tensor.shape)}{f' with {others}' if others else ''}: convert, reshape or transpose {name}"
         )

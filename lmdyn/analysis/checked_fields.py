@@ -90,7 +90,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         raise TypeError(f"{name} is {value!r}: expected {_words(hint)}")
     if args and isinstance(value, Mapping):
         if args == (str, str) and not all(isinstance(key, str) and key for key in value):
-            raise TypeError(f"{name} is {value!r}: expected names, of one letter or more, before the colons")
+            raise TypeError(f"{name} is {value!r}: expected a name before each colon")
         return {key: _checked(f"{name}[{key!r}]", item, args[1]) for key, item in value.items()}
     if args and isinstance(value, Collection) and origin is not type:
         kind: Any = list if isinstance(value, range) else type(value)  # a list, a tuple or a set

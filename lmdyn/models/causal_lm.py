@@ -95,7 +95,7 @@ class CausalTransformer(ScheduledModule):
             known = AutoConfig.for_model(self.family)
         except ValueError as error:
             raise ValueError(
-                f"expected a family of transformers, such as gpt2 or llama, got {self.family!r}"
+                f"expected a family of transformers such as gpt2 or llama, got {self.family!r}"
             ) from error
         check_arguments(self.config, known)
         # ids of the published vocabulary

@@ -92,7 +92,7 @@ class ScheduledModule(LanguageModule):
             total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
             if math.isinf(total):
                 raise ValueError(
-                    "the length of the training is unknown: set max_steps, decay_steps, or no decay_power"
+                    "the length of the training is unknown: set max_steps, decay_steps, or decay_power: null"
                 )
             return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)
 

@@ -140,7 +140,9 @@ class MaskedLanguageModel(ScheduledModule):
     ) -> None:
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         if (config is None) == (pretrained is None):
-            raise ValueError("expected a config for a new model, or pretrained weights, got both or none")
+            raise ValueError(
+                "expected either a config for a new model or pretrained weights, got both or neither"
+            )
         check_arguments(config or {})
         self.family = family
         self.config = config

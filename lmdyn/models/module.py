@@ -122,10 +122,10 @@ class LanguageModule(L.LightningModule):
         datamodule = self._datamodule
         found = getattr(datamodule, name, None)
         if found is None:
-            owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
+            owner = "no datamodule" if datamodule is None else f"{type(datamodule).__name__}"
             raise ValueError(
-                f"{type(self).__name__}(vocab_size={self.vocab_size}) requires a trainer with a datamodule that "
-                f"has a `{name}`, got {owner}; set {size} to a number"
+                f"{type(self).__name__}(vocab_size={self.vocab_size}) requires a trainer with a datamodule that has a "
+                f"`{name}`, got {owner}. Set {size} to a number"
             )
         return found
 
@@ -167,12 +167,12 @@ class LanguageModule(L.LightningModule):
             self.build()
         found = getattr(self._datamodule, "objective", self._objective)
         if self._objective is not None and found != self._objective:
-            raise ValueError(f"got data for {found!r}: set data.init_args.objective to {self._objective}")
+            raise ValueError(f"the data is for {found!r}: set data.init_args.objective to {self._objective}")
         size, tokenizer = self.vocab_size or 0, getattr(self._datamodule, "tokenizer", None)
         if tokenizer is not None and len(tokenizer) > size:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer)} token types, the model {size}: use the tokenizer that the weights "
-                "were trained with, or set vocab_size: null for a new model"
+                f"the tokenizer has {len(tokenizer)} token types, but the model has {size}: use the tokenizer of the "
+                "weights, or set vocab_size: null for a new model"
             )
 
     def check_positions(self, length: int, most: int | None) -> None:
@@ -183,7 +183,7 @@ class LanguageModule(L.LightningModule):
         """
         if most is not None and length > most:
             raise ValueError(
-                f"rows of {length} tokens are longer than the positions of the model, {most}: use shorter rows "
+                f"rows of {length} tokens are longer than the model's {most} positions: use shorter rows "
                 "(sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings (n_positions of "
                 "GPT-2)"
             )

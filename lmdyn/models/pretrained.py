@@ -135,14 +135,16 @@ class PretrainedLM(LanguageModule):
         # without its files, AutoTokenizer may create an empty one from config.json
         try:
             if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
-                raise ValueError(f"has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}")
+                raise ValueError(
+                    f"there is no tokenizer: expected one of the files {list(_TOKENIZERS)} in {self.folder}"
+                )
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
             if not isinstance(tokenizer, PreTrainedTokenizerFast):
                 raise ValueError(f"expected a fast tokenizer, got a {type(tokenizer).__name__}")
         except Exception as error:  # OSError, ValueError, and plain Exception from the Rust code
             raise ValueError(
-                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)}): save one with the weights, "
-                "`tokenizer.save_pretrained(FOLDER)`"
+                f"lmdyn cannot load the tokenizer of {self._label} ({_in_a_line(error)}): save a tokenizer with the "
+                "weights, `tokenizer.save_pretrained(FOLDER)`"
             ) from error
         return tokenizer
 
@@ -200,9 +202,7 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         if revision is not None:
-            raise ValueError(
-                f"{name} is a folder, which has no revision {revision!r}: leave out the revision"
-            )
+            raise ValueError(f"{name} is a folder and has no revision {revision!r}: leave out the revision")
         return path
     for weights in _WEIGHTS:
         options |= {"allow_patterns": [*_TEXT, *weights], "ignore_patterns": ["*/*"]}
@@ -211,10 +211,10 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
         except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
-                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is no folder here, "
-                "not available from the Hugging Face hub, and not in the local cache; check name, revision and "
-                f"connection, or run `hf download {name} --revision {revision or 'main'}` on a connected machine, and "
-                "use the folder that it prints as name"
+                f"{name!r} at revision {revision or 'main'!r} is no folder here, and lmdyn found no such model on the "
+                f"Hugging Face hub or in the local cache ({reason[0]}). Check name, revision and connection, or run "
+                f"`hf download {name} --revision {revision or 'main'}` on a connected machine and use the printed "
+                "folder as name"
             ) from error
         if any(folder.glob(weights[0])):
             return folder
@@ -294,23 +294,23 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
                 output_loading_info=True,
             )
     except Exception as error:  # as for the tokenizer
-        raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({_in_a_line(error)})") from error
+        raise ValueError(f"{cls.__name__} cannot load {label} ({_in_a_line(error)})") from error
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
     if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
             f"{label} lacks weights of {type(model).__name__}: {needed[:20]}{' and more' if len(needed) > 20 else ''}: "
-            "use the class that was saved"
+            "use the class of the saved model"
         )
     depth = getattr(model.config, "num_hidden_layers", math.inf)
     numbered = [(int(found[1]), key) for key in info["unexpected_keys"] if (found := _LAYER.search(key))]
     if numbered and max(numbered)[0] >= depth:
         raise ValueError(
-            f"{label} has weights of more layers than its config.json, {depth}: {max(numbered)[1]}: use weights "
-            "and config.json of the same model"
+            f"{label} has weights of more layers ({max(numbered)[1]}) than the {depth} layers of config.json: use "
+            "weights and config.json of the same model"
         )
     if lacking:
         log.warning(
-            "%s has no weights of %s, as is common for published models: these stay untrained, and predict no tokens",
+            "%s has no weights of %s, like many published models: these modules stay untrained and predict no tokens",
             label,
             ", ".join(sorted(set().union(*lacking.values()))),
         )
@@ -322,13 +322,13 @@ def _check_names(config: Any, folder: Path) -> None:
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
         if "/" in str(kernel := getattr(part, "_attn_implementation", None)):
             raise ValueError(
-                f"its config.json names the attention {kernel}, code of the hub: remove the entry"
+                f"config.json names the attention {kernel}, which is code from the hub: remove the entry"
             )
     for index in folder.glob("*.index.json"):
         named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         if strange := [name for name in named if Path(name).name != name]:
             raise ValueError(
-                f"{index.name} names {strange[0]}, outside the folder: expected names of its files"
+                f"{index.name} names {strange[0]}, outside the folder: expected names of files in the folder"
             )
 
 
@@ -339,14 +339,10 @@ def check_arguments(given: Mapping[str, Any], known: Any = None) -> None:
         ValueError: for these.
     """
     if "vocab_size" in given:
-        raise ValueError(
-            "vocab_size must be passed as an argument, not in the config: move it out of the config"
-        )
+        raise ValueError("vocab_size must not be in the config: pass vocab_size as an argument")
     names = {*given} if known is None else {*known.to_dict(), *known.attribute_map}
     if unknown := sorted(given.keys() - names):
-        raise ValueError(
-            f"{type(known).__name__} has no arguments {unknown}: expected some of {sorted(names)}"
-        )
+        raise ValueError(f"{type(known).__name__} has no arguments {unknown}: choose among {sorted(names)}")
 
 
 def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:
@@ -367,7 +363,7 @@ def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:
     )
     if depth > _MOST_LAYERS:
         raise ValueError(
-            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: check its configuration"
+            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: check the configuration"
         )
     if not hasattr(os, "sysconf"):  # Windows does not tell its memory
         return
@@ -376,8 +372,8 @@ def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise ValueError(
-            f"{label} would have {size / 1e9:,.0f} GB of weights, the machine has {memory / 1e9:,.0f} GB of memory: "
-            "check its configuration"
+            f"{label} would have {size / 1e9:,.0f} GB of weights, but the machine has {memory / 1e9:,.0f} GB of "
+            "memory: check the configuration"
         )
 
 

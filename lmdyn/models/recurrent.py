@@ -112,8 +112,8 @@ class RecurrentModule(LanguageModule):
             return None
         if previous is None and bool(continues.any()):  # only at the start of a run or an evaluation
             log.warning(
-                "a batch continues a previous one, but no state was carried, so it starts from zero; "
-                "a resumed run needs the RunState callback, in both the first run and this one"
+                "a batch continues a previous batch, but the model has no previous state, so the batch starts from "
+                "zero. Add the RunState callback to both the first run and the resumed run"
             )
         return carry_state(previous, continues)
 

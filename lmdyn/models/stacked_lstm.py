@@ -49,8 +49,8 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
     if rows != len(continues):
         if bool(continues.any()):
             raise ValueError(
-                f"expected a batch of {rows} rows, like the one it continues, got {len(continues)}; "
-                "a batch of another size must have `continues` False in every row"
+                f"expected a batch of {rows} rows, like the previous batch, got {len(continues)}. In a batch of "
+                "another size, set `continues` to False in every row"
             )
         return None
     fresh = ~continues[None, :, None]

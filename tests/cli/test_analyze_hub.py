@@ -349,7 +349,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
     (mixed / "checkpoint-10" / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="the probe set requires the run's tokenizer"):
         analyze(mixed, **out)
-    assert "has no tokenizer: expected one of" in warnings_of[-1]
+    assert "there is no tokenizer: expected one of" in warnings_of[-1]
     (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")
     with pytest.raises(ValueError, match=r"trainer_state.json cannot be read"):
         read_checkpoint(mixed / "checkpoint-10")

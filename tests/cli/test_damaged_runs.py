@@ -194,7 +194,7 @@ def test_another_optimizer_is_refused(run, tmp_path, capsys):
 
 
 def test_a_long_name_and_folders_elsewhere(tmp_path):
-    with pytest.raises(ValueError, match="has 300 bytes: expected a folder name"):
+    with pytest.raises(ValueError, match="has 300 bytes: expected at most"):
         LearningCurves(name="x" * 300)
     for folder in ("../../x", str(tmp_path / "x")):
         with pytest.raises(ValueError, match="expected a subfolder of the run"):

@@ -80,7 +80,7 @@ def test_revisions_of_a_model(hub, here):
     assert sorted(seen["step"].unique()) == [0, 1000, 143000]
     said = lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step7", "--config", "observers.yaml",
                  "--out", "found", fails=True)  # fmt: skip
-    assert "at revision 'step7' cannot be reached" in said
+    assert "at revision 'step7' is no folder here" in said
 
 
 def test_the_cache_of_the_hub_stays_below_its_bound(hub, here):

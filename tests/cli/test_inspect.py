@@ -98,7 +98,7 @@ WRONG = {
     "absent.yaml": ("file absent.yaml does not exist",),
     "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
     "text.txt": ("is not a yaml with a model: give a model, and a text as --data",),
-    "org/absent": ("'org/absent' at revision 'main' cannot be reached",),
+    "org/absent": ("'org/absent' at revision 'main' is no folder here",),
     "inspected_own.Brokn": ("'inspected_own.Brokn' cannot be imported", "did you mean 'Broken'?"),
     "inspected_own.Pairs": ("is a LightningDataModule: give a model, and then --data inspected_own.Pairs",),
     "inspected_own.by_function": ("inspected_own.by_function is not a model: expected a class",),

@@ -322,7 +322,7 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"schedule": 100}, "schedule is 100: expected steps, such as Steps"),
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
-        ({"probe": iter(PROBE)}, "can be iterated over again, got an iterator"),
+        ({"probe": iter(PROBE)}, "is an iterator, which lmdyn can read only once"),
         ({"probe": PROBE[0]}, r"expected batches, such as \[batch\] or a DataLoader, got a mapping"),
         (
             {"tokenizer": ["a", "b"]},
@@ -587,7 +587,7 @@ def test_an_engine_of_deepspeed_is_refused(tmp_path):
     class DeepSpeedEngine(Bigrams):
         """As DeepSpeed names its wrapper."""
 
-    with pytest.raises(ValueError, match="DeepSpeed is not supported: observe its checkpoints"):
+    with pytest.raises(ValueError, match="lmdyn does not support DeepSpeed: observe the checkpoints"):
         watch(DeepSpeedEngine(), tmp_path)
 
 
@@ -664,9 +664,9 @@ def rank_main(folder):
     )
     for refused, options, why in (  # on both ranks
         (Bigrams(), {"folder": folder / "sharded"}, "later than step 0"),
-        (divided, {}, "tensor parallelism is not supported: ranks that hold parts of a layer"),
+        (divided, {}, "lmdyn does not support tensor parallelism: ranks with parts of a layer"),
         (sharded(Bigrams()), {"checkpoints": True}, "no checkpoints of sharded weights"),
-        (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: not tested with sharded weights"),
+        (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: sharded weights are not supported"),
     ):
         with pytest.raises(ValueError, match=why):
             watch(refused, **{"folder": folder / "refused", **options})

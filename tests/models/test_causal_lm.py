@@ -75,14 +75,12 @@ def test_trains_on_a_corpus_whose_vocabulary_it_takes(cls, tmp_path):
 def test_what_is_refused():
     assert_refused(
         lambda **arguments: CausalLanguageModel(**arguments, vocab_size=V),
-        ({"family": "no_such_family"}, "expected a family of transformers, .* got 'no_such_family'"),
+        ({"family": "no_such_family"}, "expected a family of transformers .* got 'no_such_family'"),
         ({"config": {"layers": 3}}, r"GPT2Config has no arguments \['layers'\]"),
-        ({"config": {"vocab_size": 9}}, "vocab_size must be passed as an argument"),
+        ({"config": {"vocab_size": 9}}, "pass vocab_size as an argument"),
     )
     module = CausalLanguageModel("gpt2", SIZES, vocab_size=V)
-    assert_refused(
-        module, (torch.zeros(1, 17, dtype=torch.long), "longer than the positions of the model, 16")
-    )
+    assert_refused(module, (torch.zeros(1, 17, dtype=torch.long), "longer than the model's 16 positions"))
     assert_refused(lambda **batch: module.evaluate(batch), ({"input_ids": batch()["input_ids"]}, "`labels`"))
     with pytest.raises(ValueError, match="expected `target_xpos`"):
         CausalTagger("xpos", config=SIZES, vocab_size=V, num_labels=2).evaluate(batch())

@@ -187,16 +187,16 @@ def test_bad_settings_are_refused():
     bert = {"family": "bert"}
     assert_refused(
         MaskedLanguageModel,
-        (bert, "expected a config for a new model, or pretrained weights"),
+        (bert, "expected either a config for a new model or pretrained weights"),
         (
             {**bert, "config": {}, "pretrained": "x"},
-            "expected a config for a new model, or pretrained weights",
+            "expected either a config for a new model or pretrained weights",
         ),
         ({**bert, "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
         ({**bert, "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
-        ({**bert, "pretrained": "/nowhere/at/all"}, "cannot be reached"),
+        ({**bert, "pretrained": "/nowhere/at/all"}, "is no folder here"),
         ({**bert, "config": {}, "warmup_steps": -1}, "warmup_steps"),
-        ({**bert, "config": {"vocab_size": 9}}, "must be passed as an argument"),
+        ({**bert, "config": {"vocab_size": 9}}, "pass vocab_size as an argument"),
     )
 
 
@@ -227,7 +227,7 @@ def test_rows_longer_than_the_model_are_refused():
     short = {**CONFIGS["albert"], "max_position_embeddings": 8}
     module = MaskedLanguageModel("albert", short, vocab_size=VOCAB)
     for call in (lambda: module(batch_of()["input_ids"]), lambda: module.losses(batch_of())):
-        with pytest.raises(ValueError, match=r"12 tokens.*positions of the model, 8"):
+        with pytest.raises(ValueError, match=r"12 tokens.*the model's 8 positions"):
             call()
 
 

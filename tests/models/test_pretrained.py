@@ -154,7 +154,7 @@ def test_training_lowers_the_loss_and_reloads(kind, tmp_path):
 def test_the_tokenizer_beside_the_weights(tmp_path):
     saved("bert", tmp_path)
     module = PretrainedLM(str(tmp_path))
-    with pytest.raises(ValueError, match="has no tokenizer: expected one of"):
+    with pytest.raises(ValueError, match="there is no tokenizer: expected one of"):
         _ = module.tokenizer
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -176,7 +176,7 @@ def test_a_hub_name_that_cannot_be_reached(offline, tmp_path, monkeypatch):
             raise ConnectionError("Name or service not known")
 
         monkeypatch.setattr("lmdyn.models.pretrained.snapshot_download", fail)
-    message = r"at revision 'step3' cannot be reached \(.+hf download nobody/no-lm --revision step3"
+    message = r"at revision 'step3' is no folder here.+\(.+hf download nobody/no-lm --revision step3"
     with pytest.raises(ValueError, match=message) as error:
         PretrainedLM("nobody/no-lm", revision="step3")
     assert "\n" not in str(error.value)
@@ -193,7 +193,7 @@ def test_a_hub_model_in_the_local_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     module = PretrainedLM("nobody/lm", revision="step3")
     assert torch.equal(module.model.transformer.wte.weight, own.transformer.wte.weight)
-    with pytest.raises(ValueError, match="at revision 'main' cannot be reached"):
+    with pytest.raises(ValueError, match="at revision 'main' is no folder here"):
         PretrainedLM("nobody/lm")
 
 
@@ -205,12 +205,12 @@ def test_what_is_no_language_model_is_refused(tmp_path):
     encoder = str(tmp_path / "encoder")
     assert_refused(
         PretrainedLM,
-        ({"name": str(tmp_path), "revision": "step3"}, "is a folder, which has no revision 'step3'"),
+        ({"name": str(tmp_path), "revision": "step3"}, "is a folder and has no revision 'step3'"),
         (str(tmp_path), "is not a model of transformers"),
         (encoder, "is a BertModel, which may be causal or masked: set the objective"),
         ({"name": encoder, "objective": "masked"}, "lacks weights of BertForMaskedLM: .*cls.predictions"),
         (str(tmp_path / "discriminator"), "predicts no tokens"),
-        (str(tmp_path / "cut"), "cannot be loaded by AutoModelForMaskedLM"),
+        (str(tmp_path / "cut"), "AutoModelForMaskedLM cannot load"),
     )
 
 
@@ -226,7 +226,7 @@ def test_pickled_code_is_not_run(tmp_path):
             return (open, (str(tmp_path / "harm"), "w"))
 
     torch.save({"x": Evil()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="cannot be loaded"):
+    with pytest.raises(ValueError, match="cannot load"):
         PretrainedLM(str(tmp_path))
     assert not (tmp_path / "harm").exists()
 
@@ -235,13 +235,19 @@ def test_pickled_code_is_not_run(tmp_path):
     ("changed", "message"),
     [
         ({"architectures": [["BertForMaskedLM"]]}, "may be causal or masked"),
-        ({"attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
-        ({"_attn_implementation": "somebody/kernel"}, "names the attention somebody/kernel, code of the hub"),
+        (
+            {"attn_implementation": "somebody/kernel"},
+            "names the attention somebody/kernel, which is code from the hub",
+        ),
+        (
+            {"_attn_implementation": "somebody/kernel"},
+            "names the attention somebody/kernel, which is code from the hub",
+        ),
         ({"num_hidden_layers": 2**32}, "would have 4294967296 layers, expected at most"),
         ({"num_hidden_layers": 9999}, "would have 9999 layers, expected at most"),
-        ({"hidden_size": 10**6}, r"would have [\d,]+ GB of weights, the machine has"),
-        ({"num_hidden_layers": 0}, r"has weights of more layers than its config\.json, 0: .*layer"),
-        ({"num_hidden_layers": 1}, r"has weights of more layers than its config\.json, 1: .*layer\.1\."),
+        ({"hidden_size": 10**6}, r"would have [\d,]+ GB of weights, but the machine has"),
+        ({"num_hidden_layers": 0}, r"has weights of more layers .*layer.*the 0 layers"),
+        ({"num_hidden_layers": 1}, r"has weights of more layers .*layer\.1\..*the 1 layers"),
         ({"num_hidden_layers": 3}, r"lacks weights of BertForMaskedLM: .*layer\.2\."),
         ({"hidden_dropout_prob": [[]]}, "is not a model of transformers"),
     ],

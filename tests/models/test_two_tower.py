@@ -212,9 +212,9 @@ def test_data_that_does_not_fit_is_refused():
 
     assert_refused(
         configure,
-        ({"tower": "gpt", "objective": "cloze"}, "got data for 'cloze'"),
-        ({"tower": "elmo", "objective": "causal"}, "got data for 'causal'"),
-        ({"tower": "bert", "objective": "causal"}, "got data for 'causal'"),
+        ({"tower": "gpt", "objective": "cloze"}, "the data is for 'cloze'"),
+        ({"tower": "elmo", "objective": "causal"}, "the data is for 'causal'"),
+        ({"tower": "bert", "objective": "causal"}, "the data is for 'causal'"),
         ({"tower": "gpt", "objective": "causal", "vocabulary": VOCAB + 1}, f"{VOCAB + 1} token types"),
     )
     with pytest.raises(ValueError, match="max_position_embeddings"):  # rows longer than the table

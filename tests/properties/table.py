@@ -359,8 +359,8 @@ ATTENTION = [
             low=-1, high=1, invariant={0: "scale"}, nan=SOME_NAN, constant=AS_USUAL, zero=NAN, empty=NOTHING,
             one=AS_USUAL),
     Measure("attention.copying.vocabulary_product", A.vocabulary_product, I.pair, invariant={"all": "rows"},
-            nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, constant=AS_USUAL, empty=Refused("one vocabulary"), one=AS_USUAL,
-            lengths=Refused("one vocabulary"), rounded=True),
+            nan=SOME_NAN, inf=SAME_OR_NOT_FINITE, constant=AS_USUAL, empty=Refused("tables of the same"), one=AS_USUAL,
+            lengths=Refused("tables of the same"), rounded=True),
     Measure("attention.copying.copying_scores", A.copying_scores,
             lambda s: (I.normal(s, 5, 2, 3), I.normal(s, 5, 3, 2, seed=1), I.normal(s, 3, 3, seed=2)), low=-1, high=1,
             invariant={0: "scale", 1: "scale", 2: "scale"}, nan={0: SOME_NAN, 1: SOME_NAN, 2: NAN}, constant=AS_USUAL,
@@ -641,8 +641,8 @@ def embeddings(s: Sample) -> Args:
 
 
 _towers: dict[str, Any] = {
-    "make": I.log_probabilities, "nan": Refused("not probabilities"), "minus_inf": AS_USUAL,
-    "inf": Refused("not probabilities"), "rows": I.positions_of_towers, "one": AS_USUAL, "integers": NO_CASE,
+    "make": I.log_probabilities, "nan": Refused("log-probabilities"), "minus_inf": AS_USUAL,
+    "inf": Refused("log-probabilities"), "rows": I.positions_of_towers, "one": AS_USUAL, "integers": NO_CASE,
 }  # fmt: skip
 _unusable: dict[str, Any] = {
     "nan": Refused("finite"), "one": Refused("more words than components"),
@@ -657,7 +657,7 @@ PREFERENCE = [
     Measure("preference.preference.preference_standard_error",
             lambda p: A.preference_standard_error(I.predictions(p), primary=0), low=0, empty=NAN, **_towers),
     Measure("preference.preference.primary_tower preference.preference.leading_towers preference.preference.Pair",
-            lambda p: A.leading_towers(I.predictions(p)), low=0, high=1, empty=Refused("no positions"), **_towers),
+            lambda p: A.leading_towers(I.predictions(p)), low=0, high=1, empty=Refused("no position"), **_towers),
     Measure("preference.preference.split_half_reliability preference.preference.SplitHalf",
             lambda p: A.split_half_reliability(I.predictions(p), torch.arange(3), primary=0).correlation, low=-1,
             high=1, empty=NAN, **_towers),

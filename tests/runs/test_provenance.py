@@ -81,7 +81,7 @@ def test_a_commit_is_that_of_a_checkout_and_dirty_where_the_package_differs_from
     git("add", "package")
     git("commit", "-q", "-m", "one")
     head = git("rev-parse", "HEAD")
-    (tmp_path / "notes.txt").write_text("not lmdyn's")
+    (tmp_path / "notes.txt").write_text("no resume state of lmdyn")
     assert provenance._commit(package) == {"commit": head, "dirty": False}
     (package / "__init__.py").write_text("changed = True")
     assert provenance._commit(package) == {"commit": head, "dirty": True}

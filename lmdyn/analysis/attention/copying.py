@@ -57,7 +57,8 @@ def vocabulary_product(
     """
     if len(embedding) != len(unembedding) or not len(embedding):
         raise ValueError(
-            f"expected tables of one vocabulary, got {len(embedding)} input and {len(unembedding)} output vectors"
+            f"expected tables of the same tokens, got {len(embedding)} input vectors and {len(unembedding)} output "
+            "vectors"
         )
     dtype = torch.promote_types(at_least_float32(embedding), at_least_float32(unembedding))
     parts = zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True)

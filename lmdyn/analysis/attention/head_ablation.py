@@ -61,7 +61,7 @@ def ablated_heads(
         if h[0] not in places or not 0 <= h[2] < places[h[0]].heads or not 0 <= h[1] < places[h[0]].runs
     ]
     if wrong:
-        raise ValueError(f"there are no heads {wrong}: expected site, run and head of {dict(places)}")
+        raise ValueError(f"heads {wrong} do not exist: expected (site, run, head) within {dict(places)}")
     chosen: dict[tuple[str, int], list[int]] = {}
     for site, run, head in heads:
         chosen.setdefault((site, run), []).append(head)
@@ -98,6 +98,6 @@ def ablated_heads(
     silent = [site for site, number in calls.items() if not number]
     if silent and ran:  # a rank may have no batches
         raise RuntimeError(
-            f"the output projections of {silent} did not run, so their heads were not changed: expected modules that "
+            f"the forward pass did not call the output projections of {silent}, so no heads changed: name modules that "
             "the forward pass calls"
         )

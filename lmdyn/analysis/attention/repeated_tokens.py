@@ -50,8 +50,8 @@ def repeated_tokens(
         raise ValueError(f"expected a length from 2 and rows from 1, got length {length} and {rows} rows")
     if len(pool) < length:
         raise ValueError(
-            f"expected at least {length} tokens to draw {length} different ones from, got {len(pool)}: "
-            "lower `length`"
+            f"expected at least {length} tokens from which to draw {length} different tokens, got {len(pool)}: lower "
+            "`length`"
         )
     drawn = []
     for row in range(rows):

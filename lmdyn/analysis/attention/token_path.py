@@ -69,12 +69,12 @@ def find_token_path(
     }
     for kind, what in (("embedding", "token embedding"), ("logits", "output layer")):
         if len(paths[kind]) != 1:
-            return f"{len(paths[kind])} modules were found for the {what}, expected 1"
+            return f"lmdyn found {len(paths[kind])} modules for the {what}, expected 1"
     first, last = modules[paths["embedding"][0]], modules[paths["logits"][0]]
     embedding: Any = first
     table = getattr(first, "weight", None)
     if not isinstance(table, Tensor) or table.ndim != 2 or not is_linear(last):
-        return "the token embedding is no table of vectors, or the output layer is not linear"
+        return "the token embedding is not a table of vectors, or the output layer is not linear"
     blocks = [p for n, p in found.sites.items() if found.kinds[n] == "block"]
     outside = _linear_outside(module, batch, forward, [*blocks, paths["logits"][0]])
     sizes = (int(table.shape[1]), linear_shape(last)[1])
@@ -86,7 +86,7 @@ def find_token_path(
             factors[i] = modules[own[0]]
             outside.remove(own[0])
         elif size != width:
-            return f"token vectors have {size} dimensions, the blocks {width}"
+            return f"token vectors have {size} dimensions, but the blocks have {width}"
     if outside:
         return f"the linear layer {outside[0]!r} runs between the blocks and the tokens"
 

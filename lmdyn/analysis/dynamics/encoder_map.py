@@ -181,8 +181,8 @@ class EncoderMap:
             core = core_of(self._order(layers, rows))
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
-                    f"sites {silent} of {model} do not run in every iteration, while {list(core.unit)} do: "
-                    "name only the layers of one iteration, in order"
+                    f"sites {silent} of {model} do not run in every iteration, but {list(core.unit)} do: name only the "
+                    "layers of one iteration, in order"
                 )
             return self._steps_of(layers, core)
         refused: ValueError | None = None
@@ -203,7 +203,7 @@ class EncoderMap:
             loops = repeated_modules(self._module, run, ids)
         except Exception as failed:
             kind = NoMapError if isinstance(refused, NoMapError) else ValueError
-            raise kind(f"{model} cannot be run: {type(failed).__name__}: {failed} ({refused})") from failed
+            raise kind(f"lmdyn cannot run {model}: {type(failed).__name__}: {failed} ({refused})") from failed
         for layers in loops:
             core = core_of(self._order(layers, rows))
             # the last layers of a unit may read the state and not carry it
@@ -288,13 +288,13 @@ class EncoderMap:
             if rows % count or (length is not None and length != tokens):
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
-                    f"the map has {what} of {count} rows of {length} tokens, and is applied to {rows} rows of {tokens}"
-                    ": apply it to states of these rows, once or several times one after the other"
+                    f"the map has {what} of {count} rows of {length} tokens, but the state has {rows} rows of {tokens} "
+                    "tokens: apply the map to states of the same rows, once or repeated in order"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:
             raise ValueError(
-                "the step depends on the text itself: apply `f.of(batch)`, the map of the rows of a batch"
+                "a step of this map depends on the text: apply `f.of(batch)`, the map of a batch's rows"
             )
         return resized(self._texts[0], rows, tokens)
 
@@ -308,8 +308,8 @@ class EncoderMap:
         """
         if not self.shared:
             raise ValueError(
-                f"{type(self._module).__name__} runs each of its layers {list(self.unit)} once, so time is depth: use "
-                "the sequence `maps`, with at most one step for each layer"
+                f"{type(self._module).__name__} runs each of its layers {list(self.unit)} once, so a time step is a "
+                "layer: use the sequence `maps`, with at most one step for each layer"
             )
         for step in self._applied_to(x) if len(x) else ():  # a process may have no rows
             x = step(x)
@@ -365,8 +365,8 @@ class EncoderMap:
         off = apart(_answer(passage.finish(first, last, unit * self._n)), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(
-                f"the output of {type(self._module).__name__} after the last state of its core also depends on states "
-                f"before it (by {off:.1e} of the largest entry), so its output at another depth is unknown"
+                f"the output of {type(self._module).__name__} depends on the last state of the core and on earlier "
+                f"states (by {off:.1e} of the largest entry), so the output at another depth is unknown"
             )
 
 

@@ -121,7 +121,7 @@ def long_run(
     """
     if getattr(f, "masked", False):
         raise ValueError(
-            "trajectories are dropped when they end, but masks belong to rows: create the map without a mask"
+            "lmdyn drops trajectories that end, but each mask belongs to a row: create the map without a mask"
         )
     check_windows(tau, steps)
     if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:

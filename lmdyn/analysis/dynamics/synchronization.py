@@ -201,6 +201,6 @@ def check_floor(floor: Float[Tensor, ""] | float, threshold: float) -> None:
     """
     if not float(floor) < threshold:  # also for NaN
         raise ValueError(
-            f"equal token vectors separate to a deviation of {float(floor):.1e}, not below {threshold:.1e}: either "
-            "this precision cannot resolve synchronization (use float64), or synchronized tokens are unstable"
+            f"equal token vectors separate to a deviation of {float(floor):.1e}, above the threshold {threshold:.1e}: "
+            "either this precision cannot resolve synchronization (use float64), or synchronized tokens are unstable"
         )

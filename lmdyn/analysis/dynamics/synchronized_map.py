@@ -100,7 +100,7 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
         raise ValueError(f"the {len(full.maps)} layers differ: there is no single map to iterate")
     if full.injected:
         raise ValueError(
-            "the step depends on the text itself: tokens do not become equal, and this model has no reduced map"
+            "each step depends on the text, so tokens do not become equal, and this model has no reduced map"
         )
 
     def reduced(x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
     if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
-            f"equal tokens are not mapped like one token (by {error:.1e}): this model has no reduced map"
+            f"the map moves equal tokens and one token differently (by {error:.1e}): this model has no reduced map"
         )
     tokens = torch.randn(1, 3, full.width, generator=draw).to(like)
     order = torch.tensor([2, 0, 1], device=like.device)

@@ -106,14 +106,14 @@ class GroupSums:
         """
         if self._centre is not None and x.shape[1] != len(self._centre):
             raise ValueError(
-                f"expected vectors of {len(self._centre)} dimensions as before, got {x.shape[1]}"
+                f"expected {len(self._centre)} dimensions, as in earlier vectors, got {x.shape[1]}"
             )
         if not len(x):
             return
         exact = exact_float(x)
         index = groups.to(exact.device).reshape(len(x), -1)
         if index.device.type == "cpu" and index.numel() and int(index.max()) >= self.n_groups:
-            raise ValueError(f"expected groups below {self.n_groups}, got {int(index.max())}")
+            raise ValueError(f"expected group numbers below {self.n_groups}, got {int(index.max())}")
         if self._centre is None:
             inside = (index >= 0).any(1)
             if not bool(inside.any()):

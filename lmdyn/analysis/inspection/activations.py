@@ -124,8 +124,8 @@ def resolve_sites(module: Module, sites: Mapping[str, str]) -> dict[str, Module]
         if plain not in modules:
             paths = [p for p in modules if p]
             raise ValueError(
-                f"site {name!r}: {type(module).__name__} has no module {path!r}{did_you_mean(plain, paths) or ';'} "
-                f"there are: {nearest_first(plain, paths)}"
+                f"site {name!r}: {type(module).__name__} has no module {path!r}{did_you_mean(plain, paths) or ';'} the "
+                f"modules are: {nearest_first(plain, paths)}"
             )
         found[name] = modules[plain]
     return found
@@ -225,7 +225,7 @@ class _Captured:
 
 
 _IN_PLACE_REMEDY = (
-    "use `x = x + y` for `x += y` and inplace=False for inplace=True, or capture the module around it"
+    "use `x = x + y` for `x += y` and inplace=False for inplace=True, or name the module around the operation"
 )
 
 
@@ -236,11 +236,13 @@ def _overwritten(seen: Mapping[str, list[_Captured]]) -> list[str]:
 def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
-        raise RuntimeError(f"sites {silent} did not run: expected modules that the forward pass calls")
+        raise RuntimeError(
+            f"the forward pass did not run sites {silent}: name modules that the forward pass calls"
+        )
     if overwritten := _overwritten(seen):
         raise RuntimeError(
-            f"the outputs of sites {overwritten} were overwritten by an in-place operation later in the forward pass, "
-            f"so neither activation nor gradient is that of the site: {_IN_PLACE_REMEDY}"
+            f"a later in-place operation overwrites the outputs of sites {overwritten}, so lmdyn cannot capture "
+            f"activations and gradients there: {_IN_PLACE_REMEDY}"
         )
     return {
         (name if len(runs) == 1 else f"{name}@{i}"): captured.tensor
@@ -314,9 +316,9 @@ def capture(
         for name in (name for name, site in attention_modules.items() if site is m):
             if weights is None:
                 raise RuntimeError(
-                    f"attention site {name!r} returns no (batch, heads, query, key) weights whose rows add up to 1: "
-                    "name the attention module itself, of a model that supports eager attention, or the dropout "
-                    "that its weights pass through"
+                    f"attention site {name!r} returns no (batch, heads, query, key) weights with rows that add up to "
+                    "1: name an attention module of a model with eager attention, or the dropout that the weights pass "
+                    "through"
                 )
             seen._attentions[name].append(_Captured(weights.detach()))
 
@@ -335,9 +337,8 @@ def capture(
             # with frozen parameters, the graph begins at a leaf, which autograd protects
             if gradients and "leaf Variable that requires grad" in str(error):
                 raise RuntimeError(
-                    f"an in-place operation follows one of the sites {list(sites)}, below which all parameters "
-                    "are frozen: "
-                    f"{_IN_PLACE_REMEDY}"
+                    f"an in-place operation follows one of the sites {list(sites)}, and all parameters before the site "
+                    f"are frozen: {_IN_PLACE_REMEDY}"
                 ) from error
             raise
 

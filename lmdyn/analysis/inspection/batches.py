@@ -99,17 +99,15 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
         if names is None:
             names = _recognised(entries)
     elif isinstance(batch, DataLoader):
-        raise ValueError(
-            "expected batches, got a DataLoader as an entry of the list: pass one DataLoader instead of the list"
-        )
+        raise ValueError("the list of batches contains a DataLoader: pass the DataLoader instead of a list")
     else:
         raise ValueError(
             f"expected batches that are dicts, tuples or tensors, got {type_words(type(batch).__name__)}: pass a "
-            "loader of such batches to the observer as `probe:`"
+            "loader of dicts, tuples or tensors to the observer as `probe:`"
         )
     if names is None:
         raise ValueError(
-            f"the batches are {seen(batch)}: name the entries by `batch: {{input_ids: …, labels: …}}`, with "
+            f"lmdyn cannot tell what the batches contain: {seen(batch)}. Set `batch: {{input_ids: …, labels: …}}` with "
             "the keys of a dict or the indices, from 0, of a tuple"
         )
     missing = {name: key for name, key in names.items() if key not in entries}
@@ -294,7 +292,7 @@ def labels_of(batch: Batch) -> Tensor:
     if not isinstance(labels, Tensor):
         raise ValueError(
             f"expected `labels` in the probe set's batches, got {sorted(batch)}: add labels (Hugging Face's collators "
-            "create them), or name them by `batch: {labels: …}`"
+            "create labels), or name the entry of labels, `batch: {labels: …}`"
         )
     return labels
 
@@ -319,8 +317,8 @@ def whole_numbers(batch: Batch) -> dict[str, Any]:
                 found[name] = torch.as_tensor(np.asarray(found[name]))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"expected rows of equal length in `{name}`, got different ones: pad them, or pass a DataLoader "
-                    "with a collator"
+                    f"expected rows of equal length in `{name}`, got different lengths: pad the rows, or pass a "
+                    "DataLoader with a collator"
                 ) from error
     for name in ("input_ids", "labels"):
         value = found.get(name)
@@ -362,8 +360,8 @@ def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
         dataset = Subset(dataset, sorted(int(i) for i in indices))
     elif not isinstance(sampler, (SequentialSampler, RandomSampler, DistributedSampler)):
         log.warning(
-            "the sampler %s of the probe set is unknown: all %d examples of its dataset are used; to select others, "
-            "pass a loader of these as `probe`",
+            "lmdyn does not know the sampler %s of the probe set, and uses all %d examples of the dataset. To select "
+            "examples, pass a loader of the selected examples as `probe`",
             type(sampler or batches).__name__,
             len(dataset),  # type: ignore[arg-type] # it has an order
         )

@@ -189,8 +189,8 @@ def block_groups(module: Module, trace: Trace, run: Callable[[], Any]) -> tuple[
         )
     elif not groups:
         left_out.append(
-            "blocks: no ModuleList, Sequential or recurrent layer of modules that take and return "
-            "(batch, time, width) ran: name sites explicitly, `sites: {h1: path.of.a.module}`"
+            "blocks: the forward pass ran no ModuleList, Sequential or recurrent layer from (batch, time, width) to "
+            "the same shape: name sites explicitly, `sites: {h1: path.of.a.module}`"
         )
     return groups, left_out
 
@@ -317,7 +317,7 @@ class _Grouping:
         left_out = [f"{shown}: {reasons[wrong[0]]}"] if wrong else []
         return left_out + [
             f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and returns only the last: to "
-            "observe the others, make each a separate module"
+            "observe the other layers, make each layer a separate module"
             for m, name in zip(group.sites, group.names, strict=True)
             if isinstance(m, nn.RNNBase) and m.num_layers > 1
         ]

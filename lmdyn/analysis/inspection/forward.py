@@ -62,13 +62,14 @@ def dotted(path: str) -> Callable[..., Any]:
     """
     if _importable is not None and path not in _importable:
         raise ValueError(
-            f"{path!r} is not imported for an untrusted run: if you trust it, name it in your own file, --config FILE"
+            f"lmdyn does not import {path!r} for an untrusted run. If you trust the path, add the path to your own "
+            "--config FILE"
         )
     module, _, name = path.rpartition(".")
     try:
         return cast(Callable[..., Any], getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path!r} cannot be imported ({error}): expected 'package.module.name'") from error
+        raise ValueError(f"lmdyn cannot import {path!r} ({error}): expected 'package.module.name'") from error
 
 
 def limit_imports(paths: frozenset[str] | None) -> frozenset[str] | None:
@@ -238,9 +239,9 @@ def called_module(module: Module) -> Module:
     within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
     if len(within) != 1:
         raise ValueError(
-            f"{type(module).__name__} has no `forward`, and {list(within)} within it: expected one module; "
-            "define `forward(self, input_ids)` that returns logits, or pass `forward:` to the observer, a function "
-            "(module, batch) -> output"
+            f"{type(module).__name__} has no `forward`, but contains {list(within)}: expected one module. Define "
+            "`forward(self, input_ids)` that returns logits, or pass `forward:` to the observer, a function (module, "
+            "batch) -> output"
         )
     return called_module(next(iter(within.values())))
 
@@ -289,9 +290,9 @@ def _arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs]
     if missing:
         raise ValueError(
-            f"{type(module).__name__}.forward requires {missing}, the batch has {sorted(batch)}: rename the batch's "
-            f"keys, `batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function (module, "
-            "batch) -> output or the dotted path to one"
+            f"{type(module).__name__}.forward requires {missing}, but the batch has {sorted(batch)}: rename the "
+            f"batch's keys, `batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function "
+            "(module, batch) -> output or a function's dotted path"
         )
     return positional, kwargs, None if label_name in kwargs else label_name
 
@@ -371,7 +372,7 @@ def logits_of(output: Any) -> Tensor:
     seen = {k: tuple(t.shape) for k, t in tensors.items()}
     raise ValueError(
         f"expected an output with `.logits` (batch, time, classes), got {type_words(type(output).__name__)} of tensors "
-        f"{seen}: pass `forward:` to the observer, a function (module, batch) -> logits or the dotted path to one"
+        f"{seen}: pass `forward:` to the observer, a function (module, batch) -> logits or a function's dotted path"
     )
 
 
@@ -389,7 +390,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
     """
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= classes:
         raise ValueError(
-            f"expected labels below {classes}, got {int(labels.max())}: use the model's vocabulary for the data"
+            f"expected labels below {classes}, got {int(labels.max())}: use the model's tokenizer for the data"
         )
 
 

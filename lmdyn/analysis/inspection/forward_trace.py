@@ -97,7 +97,7 @@ class Trace:
             return f"{self.show(module)} returns a {wrong[0].kind} without a (batch, time, width) tensor"
         if time_first or tuple(reversed(shape[:2])) in self.axes:
             switch = any(getattr(m, "batch_first", True) is False for m in module.modules())
-            remedy = "create it with batch_first=True" if switch else "expected (batch, time, width)"
+            remedy = "create the layer with batch_first=True" if switch else "expected (batch, time, width)"
             return f"{self.show(module)} returns {shape}, time before batch: {remedy}"
         return f"{self.show(module)} returns {shape}, which is not (batch, time, width)"
 
@@ -285,14 +285,14 @@ class AttentionTrace:
         said = []
         if self._others:
             said.append(
-                f"attention weights: {_enumerated(list(self._others))} also return some, as in cross attention: name "
-                "them by `attention_sites`"
+                f"attention weights: {_enumerated(list(self._others))} also return attention weights, as in cross "
+                "attention: name these modules with `attention_sites`"
             )
         without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
         if without:
             said.append(
-                f"attention weights: no module of {_enumerated(without)} returns them (no attention, another kernel, "
-                "or rows that add up to less than 1 because of a sink)"
+                f"no module of {_enumerated(without)} returns attention weights (no attention, another kernel, or rows "
+                "that add up to less than 1 because of a sink)"
             )
         return said
 

@@ -36,7 +36,7 @@ _WHERE = {
     "before": "equal the token one position before them",
     "same": "equal the token at their own position",
     "next": "equal the token one position after them",
-    "masked": "equal no token at their position or next to it, and other positions have none (masked tokens)",
+    "masked": "equal no token at or next to their position, and other positions have no label (masked tokens)",
     "elsewhere": "equal no token at their position or next to it",
 }
 _READS: dict[Reading, str] = {
@@ -45,8 +45,8 @@ _READS: dict[Reading, str] = {
     "unknown": "no token has an effect on other positions",
 }
 _DECLARE = (
-    "declare it: `labels: aligned` if `labels[b, t]` belongs to `logits[b, t]`, `labels: next` if the labels are the "
-    "input and the logits at t predict the label at t + 1 (Hugging Face's causal convention)"
+    "set `labels: aligned` if `labels[b, t]` belongs to `logits[b, t]`, or `labels: next` if the labels are the input "
+    "and the logits at t predict the label at t + 1 (Hugging Face's causal convention)"
 )
 
 
@@ -104,7 +104,7 @@ def label_convention(
         'aligned'
     """
     if not batches:
-        raise ValueError(f"the labels cannot be determined without a batch: {_DECLARE}")
+        raise ValueError(f"lmdyn cannot determine the label convention without a batch: {_DECLARE}")
     texts = [_Text.of(module, batch) for batch in batches]
     place, counted = _where(texts)
     copying = _copying(module, texts[0], forward)
@@ -118,13 +118,13 @@ def label_convention(
     warning = ""
     if place == "elsewhere":
         warning = (
-            "the labels are not tokens of the input near them: right for a tagger, wrong for a language model"
+            "the labels equal no nearby input tokens, as is right for a tagger and wrong for a language model"
         )
     elif copying > 0.5 and (convention == "next" or place == "next"):
         warning = (
-            f"{type(module).__name__} gives the token it has just read a probability of {copying:.2f} if another one "
-            "is the next: untrained models with tied embeddings do so; a trained one has learnt from labels that were "
-            "not shifted"
+            f"{type(module).__name__} predicts the token that the model has just read (probability {copying:.2f}) "
+            "where another token is next. Untrained models with tied embeddings do so; a trained model then learnt "
+            "from labels without a shift"
         )
     reading = _reading(effects)
     place_of = "t" if convention == "aligned" else "t - 1"
@@ -191,8 +191,8 @@ class _Text:
         ids, labels, own = (batch.get(name) for name in ("input_ids", "labels", "decoder_input_ids"))
         if not (of_ids(ids) and of_ids(labels)):
             raise ValueError(
-                "labels are determined from batches with `input_ids` (batch, time), ids of tokens, and `labels` of the "
-                f"logits' batch and time, got {seen(batch)}: {_DECLARE}"
+                "lmdyn determines the label convention from batches with token ids `input_ids` (batch, time) and "
+                f"`labels` of the logits' batch and time, got {seen(batch)}: {_DECLARE}"
             )
         key, mask = "input_ids", batch.get("attention_mask")
         if isinstance(own, Tensor) and own.shape == labels.shape:
@@ -235,8 +235,8 @@ def _where(texts: Sequence[_Text]) -> tuple[str, str]:
         shares = ", ".join(f"{count} {_WHERE[name]}" for name, count in ranked if count)
         ambiguous = sum(int((text.stands(0) & text.stands(1)).sum()) for text in texts)
         raise ValueError(
-            f"the labels cannot be determined: of {counts.total()}, {shares or 'none'} ({ambiguous} other labels equal "
-            f"both the token at their own position and the next): use other batches, or {_DECLARE}"
+            f"lmdyn cannot determine the label convention: of {counts.total()} labels, {shares or 'none'} ({ambiguous} "
+            f"other labels equal both the token at their position and the next token). Use other batches, or {_DECLARE}"
         )
     if place == "elsewhere" and any(bool((text.real & (text.labels == IGNORED)).any()) for text in texts):
         place = "masked"
@@ -265,17 +265,16 @@ def _copying(module: nn.Module, text: _Text, forward: Forward | None) -> float:
         logits = logits_of(call_module(module, text.batch, forward=forward))
     if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(
-            f"the logits of {type(module).__name__} are {tuple(logits.shape)}, expected (batch, time, classes), for "
-            f"labels {tuple(labels.shape)}: use labels of the logits' batch and time, -100 for none (labels that are "
-            "the next tokens belong to inputs without the last), or set `forward:`, a function (module, batch) -> "
-            "logits of all positions"
+            f"the logits of {type(module).__name__} are {tuple(logits.shape)} for labels {tuple(labels.shape)}: "
+            "expected (batch, time, classes). Use one label per position, -100 for none (if labels are the next "
+            "tokens, leave out the last input), or set `forward:`, a function (module, batch) -> logits of all "
+            "positions"
         )
     known = labels[labels != IGNORED]
     if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[2]:
         raise ValueError(
             f"labels are from {int(known.min())} to {int(known.max())}, expected {IGNORED} (none) or 0 to "
-            f"{logits.shape[2] - 1}, the classes of {type(module).__name__}: use the tokenizer of the "
-            "module"
+            f"{logits.shape[2] - 1}, the classes of {type(module).__name__}: use the module's tokenizer"
         )
     if logits.shape[:2] != tokens.shape:
         return 0.0
@@ -296,24 +295,24 @@ def _decided(name: str, place: str, seen: str, effects: TokenEffects) -> tuple[L
         why = f"the logits of {name} are not finite (NaN or infinite); start from weights that give finite logits"
     elif not effects.any:
         why = (
-            f"no changed token has an effect on the logits of {name}, even with random numbers instead of its "
-            "parameters that are zero"
+            f"changing a token does not change the logits of {name}, even with random numbers in place of parameters "
+            "that are zero"
         )
     elif effects.depends(own) is False:
         # if no token next to it is text, other tokens must have an effect
         if any(around) or around == [None, None]:
             return "aligned", ", and the logits at t do not depend on that token"
-        why = f"the logits of {name} at t depend neither on that token nor on those next to it"
+        why = f"the logits of {name} at t depend neither on that token nor on the tokens next to it"
     elif effects.depends(own) is None or effects.depends(earlier) is None:
-        why = "the rows are too short to measure what predicts them: use batches of longer rows"
+        why = "the rows are too short to measure which logits predict the labels: use longer rows"
     elif effects.depends(earlier) is False:
-        return "next", ", and the logits at t depend on that token, those at t - 1 do not"
+        return "next", ", and the logits at t depend on that token, but the logits at t - 1 do not"
     if why:
-        raise ValueError(f"the labels cannot be determined: {seen}, and {why}: {_DECLARE}")
+        raise ValueError(f"lmdyn cannot determine the label convention: {seen}, and {why}: {_DECLARE}")
     raise ValueError(
-        f"{seen}, and {name} reads that token before it predicts the label, by either convention: changing it changes "
-        f"the logits at t by {effects.changes[own]:.1g} and those at t - 1 by {effects.changes[earlier]:.1g} of their "
-        f"scale (threshold {effects.threshold:.1g}), so it can copy the label, and its loss is meaningless. Is a "
-        "causal mask missing, or are the labels those of a masked model and not masked in the input "
-        f"(DataCollatorForLanguageModeling(mlm=True))? If this is intended, {_DECLARE}"
+        f"{seen}, and {name} reads that token before {name} predicts the label, under either convention. The model can "
+        "copy the label, so the loss is meaningless. Changing the token changes the logits at t by "
+        f"{effects.changes[own]:.1g} and the logits at t - 1 by {effects.changes[earlier]:.1g} of the logits' scale "
+        f"(threshold {effects.threshold:.1g}). Add a causal mask, or mask the labels in the input "
+        f"(DataCollatorForLanguageModeling(mlm=True)). If the model should read the label, {_DECLARE}"
     )

@@ -134,7 +134,5 @@ def activations_at(
                 handle.remove()
         found = dict(seen.activations)
     if several := sorted(set(found) - set(sites)):
-        raise ValueError(
-            f"expected sites that run once in a forward pass, got {several}: name modules that run once"
-        )
+        raise ValueError(f"sites {several} run several times in a forward pass: name modules that run once")
     return found

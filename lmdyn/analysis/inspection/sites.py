@@ -87,8 +87,8 @@ def find_sites(module: Module, batch: Batch, forward: Forward | None = None) -> 
     """
     if not isinstance(batch.get("input_ids"), Tensor) or batch["input_ids"].ndim != 2:
         raise ValueError(
-            f"sites are found by a forward pass over `input_ids` (batch, time); the batch has {sorted(batch)}: "
-            "add them, or name the sites explicitly"
+            f"lmdyn finds sites with a forward pass over `input_ids` (batch, time), but the batch has {sorted(batch)}: "
+            "add `input_ids`, or name the sites explicitly"
         )
     batch = _unequal_axes(batch)
 
@@ -147,7 +147,7 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
         near = nearest(".".join(tail).replace("*", "0"), near_ends, cutoff=0.0)
         raise ValueError(
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
-            f"{[near_ends[end] for end in near]}: a pattern is matched segment by segment, and one that begins "
+            f"{[near_ends[end] for end in near]}. lmdyn matches patterns segment by segment; a pattern that begins "
             "with `*` may begin anywhere, such as '*.layers.*'"
         )
     if len(matched) > _MOST:
@@ -217,8 +217,8 @@ class _Finder:
             by_key.setdefault(call.ids or "", self._around_adapter(call.module))
         if not by_key:
             self.left_out.append(
-                "embedding: no module got the ids and returned a vector for each (it got vectors, or looks them up by "
-                "F.embedding or a matrix product): name it explicitly, `sites: {embedding: path.of.a.module}`"
+                "embedding: no module maps ids to vectors (the model gets vectors, or looks up vectors with "
+                "F.embedding or a matrix product): name the embedding, `sites: {embedding: path.of.a.module}`"
             )
         several = len({id(m) for m in by_key.values()}) > 1
         for key, m in by_key.items():
@@ -229,8 +229,8 @@ class _Finder:
                 continue
             if not all(c.by_ids for c in given if c.module is m):
                 self.left_out.append(
-                    f"{name}: {self.trace.show(m)} returns different vectors for equal ids (positions or "
-                    "neighbours have an effect), so it is not the token embedding; name that by `sites: "
+                    f"{name}: {self.trace.show(m)} returns different vectors for equal ids (positions or neighbours "
+                    "have an effect), so this module is not the token embedding: name the embedding, `sites: "
                     f"{{{name}: path}}`"
                 )
                 continue
@@ -247,12 +247,12 @@ class _Finder:
         try:
             logits = logits_of(self.trace.output)
         except ValueError:
-            self.left_out.append("logits: the module returns none")
+            self.left_out.append("logits: the module returns no logits")
             return
         call = self._logits_call(logits)
         if call is None or any(call.module is m for m in self.blocks):
             self.left_out.append(
-                "logits: no module returns them (they are computed by F.linear or a matrix product, as with tied "
+                "logits: no module returns the logits (F.linear or a matrix product computes the logits, as with tied "
                 "weights)"
             )
             return
@@ -262,8 +262,8 @@ class _Finder:
             answer = call.answer()
             if answer is None or not _same_memory(answer, logits):
                 self.left_out.append(
-                    f"logits: the output of {self.trace.show(call.module)} is scaled, capped or cast before it is the "
-                    "logits"
+                    f"logits: the model scales, caps or casts the output of {self.trace.show(call.module)} to compute "
+                    "the logits"
                 )
 
     def _logits_call(self, logits: Tensor) -> Call | None:
@@ -325,14 +325,12 @@ class _Finder:
             if kind != "block" and len(self.trace.of(m)) > 1:
                 runs = len(self.trace.of(m))
                 self.left_out.append(
-                    f"{name}: {self.trace.show(m)} runs {runs} times, and is captured as {name}@0 … {name}@{runs - 1}"
+                    f"{name}: {self.trace.show(m)} runs {runs} times: lmdyn captures {name}@0 … {name}@{runs - 1}"
                 )
         sites = {name: self.trace.path_of[id(m)] for name, _, m in named}
         attention, overwritten = self._second_pass(sites)
         for name in overwritten:
-            self.left_out.append(
-                f"{name}: the output of {sites[name]} is overwritten in place later (`x += y`): use `x = x + y`"
-            )
+            self.left_out.append(f"{name}: `x += y` overwrites the output of {sites[name]}: use `x = x + y`")
         kept = [entry for entry in named if entry[0] not in overwritten]
         return FoundSites(
             sites={name: sites[name] for name, _, _ in kept},

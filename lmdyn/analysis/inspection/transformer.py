@@ -57,9 +57,8 @@ def encoder_of(module: Module) -> Module:
     if len(found) != 1:
         names = [type(m).__name__ for m in found.values()]
         raise ValueError(
-            f"{type(module).__name__} contains {len(found)} models of transformers {names}: expected one, or "
-            "an attribute "
-            "`encoder` that names it"
+            f"{type(module).__name__} contains {len(found)} models of transformers {names}: expected one model, or an "
+            "attribute `encoder` that names the model"
         )
     return next(iter(found.values()))
 
@@ -169,9 +168,9 @@ def layer_sites(module: Module) -> dict[str, str]:
         lists = static_blocks(encoder)
         if len(lists) != 1:
             raise ValueError(
-                f"the layers of {type(encoder).__name__} were not found"
-                f"{f', it has several lists of blocks: {lists}' if lists else ''}: name them by `sites`, display "
-                "name to module path"
+                "lmdyn did not find the layers of "
+                f"{type(encoder).__name__}{f', which has several lists of blocks: {lists}' if lists else ''}: name the "
+                "layers with `sites`, display name to module path"
             )
         paths = [f"{prefix}{path}" for path in lists[0]]
     if len(paths) == 1 and getattr(getattr(encoder, "config", None), "num_hidden_layers", 1) > 1:
@@ -196,6 +195,6 @@ def attention_sites(module: Module) -> dict[str, str]:
     for name, path in layer_sites(module).items():
         found = next((f"{path}.{a}" for a in _ATTENTION if f"{path}.{a}" in modules), None)
         if found is None:
-            raise ValueError(f"layer {path!r} has no attention module: name it by `sites`")
+            raise ValueError(f"layer {path!r} has no attention module: name the module with `sites`")
         sites[name] = found
     return sites

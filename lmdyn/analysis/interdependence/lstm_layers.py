@@ -87,7 +87,7 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
         if module.bidirectional or module.proj_size:
             raise ValueError(
                 f"expected an LSTM of one direction without projections, got bidirectional={module.bidirectional}, "
-                f"proj_size={module.proj_size}: both are not supported"
+                f"proj_size={module.proj_size}: pass another LSTM"
             )
         for k in range(module.num_layers):
             w_in, w_rec = (getattr(module, f"weight_{kind}_l{k}") for kind in ("ih", "hh"))
@@ -96,7 +96,7 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for below, above in pairwise(layers):
         if above.w_in.shape[1] != below.hidden:
             raise ValueError(
-                f"a layer of {below.hidden} units is followed by one that expects {above.w_in.shape[1]} inputs: pass "
+                f"a layer of {below.hidden} units comes before a layer that expects {above.w_in.shape[1]} inputs: pass "
                 "the layers in order"
             )
     return layers
@@ -106,12 +106,10 @@ def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
     if weights.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"expected an LSTM in float32 or float64, in which the parts add up, got {weights.dtype}"
-        )
+        raise ValueError(f"the parts of an LSTM add up in float32 or float64 only, got {weights.dtype}")
     if inputs.numel() == 0 or inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
-            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, those of this LSTM, got "
+            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, like the LSTM's weights, got "
             f"{tuple(inputs.shape)} in {inputs.dtype}"
         )
 
@@ -151,7 +149,7 @@ def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
     dtype = layers[-1].w_rec.dtype
     if not isinstance(decoder, nn.Linear) or decoder.in_features != size or decoder.weight.dtype != dtype:
         raise ValueError(
-            f"expected a linear decoder of {size} dimensions in {dtype} like the LSTM, got {decoder}"
+            f"expected a linear decoder of {size} dimensions in {dtype}, as the LSTM, got {decoder}"
         )
 
 

@@ -121,7 +121,7 @@ def pairwise_shapley_interaction(
     if exact_up_to > _MOST_EXACT:
         raise ValueError(
             f"exact_up_to must be at most {_MOST_EXACT}, got {exact_up_to}, which requires 2^{exact_up_to} coalitions "
-            "of a sentence; longer sentences are sampled"
+            "of a sentence. lmdyn samples coalitions of longer sentences"
         )
     if words is None:
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
@@ -224,7 +224,7 @@ class _Game:
         there = (words >= 0).nonzero()[:, 0]
         if bool((words[there].diff() < 0).any()):
             raise ValueError(
-                f"words must increase along the sentence, those of one are {words.tolist()}: a word's tokens must be "
+                f"expected word numbers that increase along each sentence, got {words.tolist()}: put a word's tokens "
                 "together"
             )
         self.number, player, counts = words[there].unique(return_inverse=True, return_counts=True)
@@ -259,9 +259,7 @@ class _Game:
             for name, v in _named(self._forward(given), given).items():
                 found = exact_float(v[place[asked] % self.max_rows, position[asked]])
                 if not bool(found.isfinite().all()):
-                    raise ValueError(
-                        "forward returned NaN or infinite values: check the model and the baseline"
-                    )
+                    raise ValueError("forward returned NaN or infinite values: check model and baseline")
                 parts[name].append(found)
         return {name: torch.cat(found)[reads.argsort()] for name, found in parts.items()}
 
@@ -274,8 +272,8 @@ def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
         if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != expected:
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"forward must return a tensor of shape {(*expected, 'd')} for this many rows, got {got}: of a model's "
-                "output take a field, such as lambda ids: model(ids).last_hidden_state"
+                f"forward must return a tensor of shape {(*expected, 'd')} for this many rows, got {got}: return a "
+                "field of the model's output, such as lambda ids: model(ids).last_hidden_state"
             )
     return named
 

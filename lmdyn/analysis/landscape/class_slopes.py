@@ -226,7 +226,7 @@ class _Sums:
         """Sum over ranks, and divide by the number of tokens."""
         loss, tokens = all_reduce_sum(self._loss.cpu()).tolist()
         if not tokens:
-            raise ValueError("no token of the text has a label: expected at least one to compute a loss")
+            raise ValueError("no token of the text has a label: pass text with at least one label")
         gradients = {name: all_reduce_sum(g).div_(tokens) for name, g in self._gradients.items()}
         points = []
         for i, direction in enumerate(self._given):

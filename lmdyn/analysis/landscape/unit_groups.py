@@ -61,10 +61,10 @@ def unit_groups(module: nn.Module, run: Callable[[], Tensor] | None = None) -> t
         heads = find_heads(module)
         if heads.layouts:
             return transformer_units(module, run or (lambda: _logits(module)))
-    why = "".join(f"; {path!r} is none: {why}" for path, why in list(heads.left_out.items())[:1])
+    why = "".join(f"; {path!r} has no known heads: {why}" for path, why in list(heads.left_out.items())[:1])
     raise ValueError(
-        "expected an embedding, recurrent layers and one linear output layer, or a transformer whose attention heads "
-        f"are known, got neither in {type(module).__name__}{why}"
+        "expected an embedding, recurrent layers and one linear output layer, or a transformer with attention heads "
+        f"that lmdyn knows, got neither in {type(module).__name__}{why}"
     )
 
 
@@ -82,9 +82,8 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
     outputs = [m for m in module.modules() if isinstance(m, nn.Linear)]
     if len(embeddings) != 1 or not layers or len(outputs) != 1:
         raise ValueError(
-            "expected an embedding, recurrent layers and one linear output layer, whose exchangeable units are known, "
-            f"got {len(embeddings)} embeddings, {len(layers)} recurrent layers and {len(outputs)} linear layers in "
-            f"{type(module).__name__}"
+            f"expected an embedding, recurrent layers and one linear output layer, got {len(embeddings)} embeddings, "
+            f"{len(layers)} recurrent layers and {len(outputs)} linear layers in {type(module).__name__}"
         )
     (embedding,), (output,) = embeddings, outputs
     sizes = [embedding.embedding_dim, *(size for _, _, size in layers)]
@@ -93,7 +92,7 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
         into = weights["ih"]
         if into.shape[1] != sizes[before]:
             raise ValueError(
-                f"expected layers one after the other, got one of {into.shape[1]} inputs after {sizes[before]} units"
+                f"expected layers in sequence, got a layer of {into.shape[1]} inputs after {sizes[before]} units"
             )
         axes[before].append(UnitAxis(names[id(into)], 1))
         own = [UnitAxis(names[id(w)], 0, gates) for w in weights.values()]
@@ -115,7 +114,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[dict[str, Tensor], int, int]]:
         if not isinstance(m, nn.RNNBase):
             continue
         if m.bidirectional or m.proj_size:
-            raise ValueError("units of bidirectional layers and of projected states are not supported")
+            raise ValueError("lmdyn does not support units of bidirectional layers or projected states")
         gates = next(n for kind, n in _GATES.items() if isinstance(m, kind))
         kinds = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if m.bias else ()))
         for number in range(m.num_layers):

@@ -58,9 +58,7 @@ def closed_orbit_rate(
         tensor([0.9900], dtype=torch.float64)
     """
     if bool((period < 1).any()):
-        raise ValueError(
-            f"expected periods of at least 1, got {int(period.min())}: these orbits are not known to be closed"
-        )
+        raise ValueError(f"expected periods of at least 1, got {int(period.min())}: pass only closed orbits")
     first = random_perturbation(x, 1.0, seed, rows)
     size = state_norm(x)
     epsilon = math.sqrt(torch.finfo(x.dtype).eps) * per_row(torch.where(size > 0, size, 1.0), x).to(x.dtype)

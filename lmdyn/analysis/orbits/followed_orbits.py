@@ -27,8 +27,8 @@ def refuse_noise(f: Map, x: Tensor) -> None:
     apart, size = state_norm(again - first), state_norm(first)
     if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
         raise ValueError(
-            "two applications of the map to one state give different results: it draws random numbers (dropout, "
-            "noise), so its orbits have no kind; expected a deterministic map, such as a module in eval mode"
+            "two applications of the map to one state give different results: the map draws random numbers (dropout, "
+            "noise), so the map's orbits have no kind. Pass a deterministic map, such as a module in eval mode"
         )
 
 

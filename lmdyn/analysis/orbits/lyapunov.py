@@ -235,10 +235,10 @@ def derivative(f: Map, x: Tensor, v: Tensor, jvp: Any = None) -> tuple[Tensor, T
         both: tuple[Tensor, Tensor] = (jvp or _dual)(f, (x,), (v,))
     except NotImplementedError as error:
         raise ValueError(
-            "the map has an operation without forward-mode derivative, such as fused attention: create the map with "
-            "EncoderMap(…, attention='eager'), which sets the attention of transformers; if a module calls "
-            "scaled_dot_product_attention itself, use perturbations, or call this within "
-            f"torch.nn.attention.sdpa_kernel(SDPBackend.MATH) ({str(error).splitlines()[0]})"
+            "the map has an operation without forward-mode derivative, such as fused attention. For transformers, "
+            "create the map with EncoderMap(…, attention='eager'). If a module calls scaled_dot_product_attention "
+            "itself, use perturbations, or call this function within torch.nn.attention.sdpa_kernel(SDPBackend.MATH) "
+            f"({str(error).splitlines()[0]})"
         ) from error
     return both
 

@@ -131,8 +131,8 @@ def lyapunov_spectrum(
         epsilon = math.sqrt(torch.finfo(dtype).eps)
         raise ResolutionError(
             f"perturbations of {epsilon:.0e} of the state's norm are not small in {dtype}, for {int(bent.sum())} of "
-            f"{len(x)} rows (doubling one does not double its movement): use float64, subtract what is constant in the "
-            'state, or use method="tangent"'
+            f"{len(x)} rows (doubling a perturbation does not double its effect): use float64, subtract the "
+            'constant part of the state, or use method="tangent"'
         )
     finite = state_norm(x).isfinite()
     total = torch.where(finite[:, None], sums.sum(0) / steps, torch.nan)

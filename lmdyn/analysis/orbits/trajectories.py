@@ -61,13 +61,12 @@ def check_precision(x: Tensor) -> None:
     """
     if x.ndim < 2:
         raise ValueError(
-            f"states must be (batch, *state), got shape {tuple(x.shape)}: initial states of a map of one number are "
-            "(batch, 1)"
+            f"states must be (batch, *state), got shape {tuple(x.shape)}: pass (batch, 1) for a map of one number"
         )
     if 0 in x.shape[1:]:
         raise ValueError(f"expected states of at least one number, got shape {tuple(x.shape)}")
     if x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"expected a state in float32 or float64, got {x.dtype}: convert it (and the map)")
+        raise ValueError(f"expected a state in float32 or float64, got {x.dtype}: convert state and map")
 
 
 @contextmanager
@@ -242,8 +241,8 @@ def _applied(maps: Sequence[Map], x: Tensor) -> Tensor:
         y = f(x)
         if y.shape != x.shape or y.dtype != x.dtype:
             raise ValueError(
-                f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
-                "expected a map of the state to itself"
+                f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: expected equal shapes "
+                "and types"
             )
         x = y
     return x
@@ -282,8 +281,7 @@ def check_steps(f: Map | Sequence[Map], steps: int) -> None:
         raise ValueError(f"steps must be at least 0, got {steps}")
     if isinstance(f, Sequence) and steps > len(f):
         raise ValueError(
-            f"{steps} steps through a sequence of {len(f)} maps, in which time is depth: "
-            f"use at most {len(f)} steps"
+            f"steps is {steps}, but the sequence has {len(f)} maps, one for each step: use at most {len(f)} steps"
         )
 
 

@@ -111,7 +111,7 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
     n = len(series)
     if n == 0 or not bool(series.isfinite().all()):
         raise ValueError(
-            f"expected a non-empty series of finite values, got {series}: cut it before NaN or infinity"
+            f"expected a non-empty series of finite values, got {series}: cut the series before NaN or infinity"
         )
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)

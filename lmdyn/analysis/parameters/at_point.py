@@ -64,7 +64,7 @@ def at_point(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     for name, value in values.items():
         if name not in own:
             raise ValueError(
-                f"{type(module).__name__} has no parameter {name!r}; there are: {nearest_first(name, own)}"
+                f"{type(module).__name__} has no parameter {name!r}; the parameters are: {nearest_first(name, own)}"
             )
         if value.shape != own[name].shape:
             raise ValueError(

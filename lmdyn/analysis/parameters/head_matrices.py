@@ -142,7 +142,7 @@ def find_heads(module: nn.Module, sites: Mapping[str, str] | None = None) -> Fou
         near = any(_inside(path, other) or _inside(other, path) for other in (*found, *refused))
         inner = any(_looks_like_attention(n) for p, n in modules.items() if p != path and _inside(p, path))
         if _looks_like_attention(m) and not near and not inner:
-            refused[path] = f"the projections of {type(m).__name__} have none of the known names"
+            refused[path] = f"the projections of {type(m).__name__} have no names that lmdyn knows"
     names = _names(module, sites, found)
     return FoundHeads({names.get(path, path): layout for path, layout in found.items()}, refused)
 
@@ -233,7 +233,7 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
         return f"{kind} changes its values before the output projection: {', '.join(changing)}"
     own = [n for n, _ in m.named_parameters(recurse=False) if n != "sinks"]
     if own:
-        return f"{kind} has parameters of its own that may change its scores: {', '.join(own)}"
+        return f"{kind} has other parameters that may change the scores: {', '.join(own)}"
     if fused is not None and projections is None and (why := _why_unknown(m, fused, children)):
         return why
     sizes = _sizes(path, m, modules, [linear_shape(layer)[0] for layer in layers], linear_shape(output)[1])

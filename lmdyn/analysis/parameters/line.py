@@ -91,7 +91,7 @@ def _check_alike(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None
     if start.keys() != end.keys():
         raise ValueError(
             f"expected parameters of the same names at both ends, got {sorted(start.keys() ^ end.keys())[:6]} at one "
-            "of them only"
+            "end only"
         )
     for name, value in start.items():
         if value.shape != end[name].shape:

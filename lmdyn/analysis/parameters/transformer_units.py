@@ -46,11 +46,11 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     modules = paths_of(module)
     heads = find_heads(module)
     for path, why in heads.left_out.items():
-        raise ValueError(f"heads of {path!r} are not known: {why}")
+        raise ValueError(f"lmdyn does not know the heads of {path!r}: {why}")
     linear = {path: m for path, m in modules.items() if is_linear(m)}
     for path, m in linear.items():
         if getattr(m, "base_layer", None) is not None:
-            raise ValueError(f"{path!r} has an adapter, whose units are not known: merge it")
+            raise ValueError(f"{path!r} has an adapter with unknown units: merge the adapter")
     flow = _Flow(module)
     attention = [_Attention(layout, modules, flow) for layout in heads.layouts.values()]
     inside = {id(m) for layout in attention for m in layout.inside}
@@ -96,7 +96,7 @@ class _Flow:
 
     def key(self, parameter: Tensor, axis: int) -> _Key:
         if id(parameter) not in self.names:
-            raise ValueError("a layer's weight is computed from other parameters, whose units are not known")
+            raise ValueError("the model computes a layer's weight from other parameters with unknown units")
         key = (id(parameter), axis)
         self.known.add(key)
         return key
@@ -150,7 +150,7 @@ class _Flow:
             key = self._outputs.get(node)
             leaf: Any = getattr(node, "variable", None)
             if isinstance(key, str):
-                raise ValueError(f"{key} are used outside of attention")
+                raise ValueError(f"the model uses {key} outside of attention")
             if key is None and leaf is None:
                 divided = _divides(node) or divided
                 waiting += [(before, divided) for before, _ in node.next_functions]

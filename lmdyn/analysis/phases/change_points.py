@@ -187,11 +187,11 @@ def _observed(at: Array, values: Array) -> tuple[Array, Array]:
     order = np.argsort(at[kept], kind="stable")
     x, y = np.log10(at[kept][order]), values[kept][order]
     if (np.diff(x) <= 0).any():
-        raise UnsuitableCurveError("expected each step once, got some twice: give the curve of one run")
+        raise UnsuitableCurveError("some steps occur twice: pass the curve of one run")
     if len(x) < _LEAST or len(x) < (required := _required(x)):
         raise UnsuitableCurveError(
-            f"expected at least {_A_DECADE} observations a decade of steps, as far as steps are whole numbers, and "
-            f"{_LEAST} at all"
+            f"expected at least {_A_DECADE} observations per decade of steps, as far as steps are whole numbers, and "
+            f"{_LEAST} in total"
             + (f", {required} from step {10 ** x[0]:,.0f} to {10 ** x[-1]:,.0f}" if len(x) >= _LEAST else "")
             + f", got {len(x)}: observe with `schedule: {{per_decade: {_A_DECADE}}}` or more"
         )

@@ -151,15 +151,15 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
     given = np.asarray(values, dtype=np.float64)
     if given.ndim != 3 or not np.isfinite(given).all() or given.shape[1] < 2 or not given.shape[2]:
         raise ValueError(
-            f"expected finite values (seeds, steps, measures) of at least two steps, got {given.shape}"
+            f"expected finite values (seeds, steps, measures), two steps or more, got {given.shape}"
         )
     if len(given) < LEAST_SEEDS:
         raise TooFewSeedsError(
-            f"a training map requires at least {LEAST_SEEDS} seeds, got {len(given)}: with fewer, held-out seeds "
-            "decide nothing"
+            f"a training map requires at least {LEAST_SEEDS} seeds, got {len(given)}: add seeds, because fewer "
+            "held-out seeds do not determine the map"
         )
     if most < 2 or restarts < 1:
-        raise ValueError(f"expected most of at least 2 and at least one restart, got {most} and {restarts}")
+        raise ValueError(f"expected most of at least 2 and restarts of at least 1, got {most} and {restarts}")
     order = seed_order(given)
     rows = given[order]
     scaled, centre, scale = standardized(rows)
@@ -204,7 +204,7 @@ def standardized(values: Array) -> tuple[Array, Array, Array]:
     centre, scale = values.mean((0, 1)), values.std((0, 1))
     if not (scale > 1e-12 * np.abs(centre)).all():
         constant = np.flatnonzero(~(scale > 1e-12 * np.abs(centre))).tolist()
-        raise ValueError(f"measures {constant} are constant over seeds and steps: leave them out")
+        raise ValueError(f"measures {constant} are constant over seeds and steps: leave out these measures")
     return (values - centre) / scale, centre, scale
 
 

@@ -86,9 +86,7 @@ def principal_components(
     x = x - x.mean(0)
     covariance = x.T @ x / n
     if not covariance.isfinite().all():
-        raise UnusableEmbeddingsError(
-            "the squares of the embeddings overflow: divide them by their largest value"
-        )
+        raise UnusableEmbeddingsError("the squares of the embeddings overflow: divide by the largest value")
     variance, vectors = torch.linalg.eigh(covariance)
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
@@ -98,7 +96,7 @@ def principal_components(
     rank = int((variance > _RANK_TOLERANCE * variance[0].clamp(min=0)).sum())
     if rank < components:
         raise UnusableEmbeddingsError(
-            f"expected embeddings of rank {components} or more to whiten, got rank {rank}: use at most {rank}"
+            f"expected embeddings of rank {components} or more, got rank {rank}: use at most {rank} components"
         )
     whitened: Tensor = p / variance.sqrt()
     return whitened

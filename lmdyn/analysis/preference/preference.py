@@ -42,7 +42,7 @@ def primary_tower(predictions: Predictions) -> int:
         1
     """
     if not bool(predictions.count.sum() > 0):
-        raise ValueError("no positions with a target: expected at least one to compare towers")
+        raise ValueError("no position has a target: pass at least one target to compare towers")
     return int(predictions.mean_probability.argmax())
 
 

@@ -92,7 +92,7 @@ def compare_preferences(
     _check_alike(first, second, frequency)
     rarity = -frequency.astype(np.float64)
     if not np.isfinite(rarity).all():
-        raise ValueError("a frequency is not finite: pass the count of each type, 0 if it does not occur")
+        raise ValueError("a frequency is not finite: pass the count of each type, 0 for an absent type")
     finite = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
     kept = finite[np.argsort(rarity[finite], kind="stable")[:top]]
     x, y = (unit_values(v[kept].astype(np.float64)) for v in (first, second))
@@ -158,7 +158,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
 def _check_alike(*columns: npt.NDArray[Any]) -> None:
     if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
         raise ValueError(
-            f"expected three numbers for each type, two of them preferences, got {[c.shape for c in columns]}"
+            f"expected two preferences and a third number for each type, got {[c.shape for c in columns]}"
         )
 
 

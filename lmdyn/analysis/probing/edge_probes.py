@@ -202,7 +202,7 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
     """
     if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
         raise ValueError(
-            f"expected (probes, spans, classes), got {tuple(logits.shape)} and {len(labels)} labels"
+            f"expected (probes, spans, classes), got {tuple(logits.shape)} for {len(labels)} labels"
         )
     answered = (logits > 0).sum((1, 2))
     if not multi_label:
@@ -403,16 +403,14 @@ def _majority(train: EdgeData, test: EdgeData, task: str, num_classes: int) -> T
 
 def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int) -> None:
     if len(spans) == 0:
-        raise ValueError(
-            f"{where}: expected at least one span, got none: use more tokens, or leave the task out"
-        )
+        raise ValueError(f"{where}: there are no spans: use more tokens, or leave out the task")
     if labels.ndim == 1 and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise ValueError(
             f"{where}: labels must be in 0 … {classes - 1}, got {int(labels.min())} to {int(labels.max())}"
         )
     none = spans[:, 2] < 0
     if bool(none.any()) != bool(none.all()):
-        raise ValueError(f"{where}: some have a second span and others do not: split them into two tasks")
+        raise ValueError(f"{where}: only some examples have a second span: split the examples into two tasks")
     edges = spans[:, :2] if bool(none.all()) else spans.reshape(-1, 2)
     if not bool(((edges[:, 0] >= 0) & (edges[:, 0] < edges[:, 1]) & (edges[:, 1] <= n)).all()):
         raise ValueError(f"{where}: expected non-empty spans within {n} pieces")

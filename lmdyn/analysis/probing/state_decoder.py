@@ -86,8 +86,8 @@ class StateDecoder:
             found = logits_at(self._module, batch, positions, forward)
         if not self._ran:
             raise ValueError(
-                f"the logits of {type(self._module).__name__} do not depend on the layers of its encoder: expected a "
-                "masked language model whose decoder reads them (for ELECTRA, only the generator)"
+                f"the logits of {type(self._module).__name__} do not depend on the encoder's layers: expected a masked "
+                "language model with a decoder that reads the layers (for ELECTRA, only the generator)"
             )
         return found
 
@@ -198,8 +198,8 @@ class RetrainedDecoder(nn.Module):
             found = [name for name, grad in zip(leaves, grads, strict=True) if grad is not None]
         if not found:
             raise ValueError(
-                f"no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no parameter that "
-                "follows its layers"
+                f"no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no parameter after "
+                "the layers"
             )
         self._names = found
         self.trained = nn.ParameterList([exact[name].clone() for name in found])

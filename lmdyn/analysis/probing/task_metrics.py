@@ -217,9 +217,7 @@ def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         {'exact_match': 0.5, 'f1': 0.5}
     """
     if not answers or len(predictions) != len(answers):
-        raise ValueError(
-            f"expected one prediction per question, got {len(predictions)} for {len(answers)} questions"
-        )
+        raise ValueError(f"expected one prediction per question, got {len(predictions)} for {len(answers)}")
     pairs = list(zip(predictions, answers, strict=True))
     return {
         "exact_match": float(np.mean([exact_match(p, a) for p, a in pairs])),

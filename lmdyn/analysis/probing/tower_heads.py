@@ -239,7 +239,9 @@ def train_heads(
     update = 0
     source = iter(batches)
     if how.patience is not None and held_out is None:
-        raise ValueError("patience requires held-out text, and this training has none: set patience: null")
+        raise ValueError(
+            "`patience` requires held-out text, but this training has no held-out text: set `patience: null`"
+        )
     with torch.enable_grad():
         while update < how.updates and not course.ended:
             batch = next(source, None)

@@ -53,8 +53,8 @@ def block_similarity(
     }
     known = {name: value for name, value in values.items() if isinstance(value, float)}
     few = (
-        f"{len(parts)} blocks of sentences, at least {least} are required: observe more text, or text whose sentences "
-        "end in the tokenizer's end-of-sentence token"
+        f"expected at least {least} blocks of sentences, got {len(parts)}: observe more text, or text with the "
+        "tokenizer's end-of-sentence token after each sentence"
     )
     more: dict[str, float | str] = {}
     for end in ("low", "high") * bool(bootstrap) + ("corrected", "error") * jackknife:

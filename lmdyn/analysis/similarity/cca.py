@@ -271,14 +271,14 @@ def _bases(
         k = kept_directions(axes.values, variance, cut) if number is None else number
         if number is not None and not 0 < number <= kept_directions(axes.values):
             raise ValueError(
-                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance: expected a "
-                f"number of directions from 1 to that, got {number}; keep fewer, or a share of the variance"
+                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance, but the number "
+                f"to keep is {number}: keep at least one direction and at most all of these, or a share of the variance"
             )
         if k >= pair.n - 1:
             raise ValueError(
-                f"{side.name} keeps {k} directions and {pair.n} centred samples span no more than {pair.n - 1}: "
-                "every canonical correlation would be 1 whatever the data; use more samples than dimensions, "
-                "or svcca with a lower variance"
+                f"{side.name} keeps {k} directions, but {pair.n} centred samples span no more than {pair.n - 1}, so "
+                "every canonical correlation would be 1 for any data. Use more samples than dimensions, or svcca with "
+                "a lower variance"
             )
         kept.append(axes.leading(k))
     one, two = kept

@@ -117,9 +117,7 @@ def kernel_cka(
         matrix.sub_(matrix.mean(1, keepdim=True))  # HKH with H = I − 11ᵀ/n
         norm = torch.linalg.matrix_norm(matrix)
         if not norm > 1e-12 * whole:
-            raise ValueError(
-                f"{name} is constant over its {len(gram)} samples: similarity to it is undefined"
-            )
+            raise ValueError(f"{name} is constant over {len(gram)} samples, so no similarity is defined")
         if debiased:
             matrix, biased = _u_centre(matrix), norm
             norm = torch.linalg.matrix_norm(matrix)
@@ -143,8 +141,8 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
     for side, squared in ((pair.x, float(xx)), (pair.y, float(yy))):
         if not UNDERFLOW < squared < float("inf"):
             raise ValueError(
-                f"the fourth powers of {side.name} overflow or underflow: divide it by its largest value, which "
-                "changes no similarity"
+                f"the fourth powers of {side.name} overflow or underflow: divide the values by the largest value (no "
+                "similarity changes)"
             )
     if debiased:
         # HSIC₁ of Song et al. 2012, times n(n − 3), for centred X: the rows of K = XXᵀ sum to 0, so those of K
@@ -183,6 +181,6 @@ def _check_structure(name: str, share: float, nothing: float = _NOTHING) -> None
     """Raise an error if the measure would divide rounding errors by each other."""
     if not share > nothing:
         raise ValueError(
-            f"{name} has an unbiased HSIC with itself of 0: its samples differ only in the distance of each "
-            "from all others; use more samples or the biased value"
+            f"the unbiased HSIC of {name} with itself is 0: each sample is equally far from all other samples. Use "
+            "more samples or the biased value"
         )

@@ -121,7 +121,7 @@ class CrossCovariance:
         if self._sums is None:
             self._sums = _Sums.zeros(v.mean(0), widths)
         elif self._sums.widths != widths:
-            raise ValueError(f"expected samples of {self._sums.widths} dimensions as before, got {widths}")
+            raise ValueError(f"expected {self._sums.widths} dimensions, as in earlier samples, got {widths}")
         self._sums.add(v)
         self._pair = self._sides = self._of = None
 
@@ -188,9 +188,7 @@ class CrossCovariance:
         """
         counts = [1] * len(parts) if weights is None else list(weights)
         if len(counts) != len(parts) or any(count < 0 for count in counts):
-            raise ValueError(
-                f"expected one weight of at least 0 for each of {len(parts)} parts, got {counts}"
-            )
+            raise ValueError(f"expected a weight of at least 0 for each of {len(parts)} parts, got {counts}")
         drawn = [(p._sums, count) for p, count in zip(parts, counts, strict=True) if p._sums and count]
         if not drawn:
             raise ValueError("none of the parts has samples")
@@ -224,7 +222,7 @@ class CrossCovariance:
         """
         sums, theirs = self._some(), part._sums
         if part.n >= self.n:
-            raise ValueError(f"leaving out {part.n} samples of {self.n} leaves none")
+            raise ValueError(f"leaving out {part.n} of {self.n} samples leaves no sample")
         rest = CrossCovariance(self._names)
         taken = sums.times(0) if theirs is None else theirs.about(sums.centre).times(-1)
         rest._sums = sums.plus(taken)

@@ -62,9 +62,7 @@ def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     p, q = p.double(), q.double()
     for name, v in (("p", p), ("q", q)):
         if not bool(((v.sum(-1) - 1).abs() < 1e-3).all() & (v >= 0).all()):
-            raise ValueError(
-                f"{name} has rows that are not distributions: expected values >= 0 with a sum of 1"
-            )
+            raise ValueError(f"rows of {name} are not distributions: expected values >= 0 with a sum of 1")
     return p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
 
 

@@ -75,15 +75,11 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         tensor([1.0000, 0.6065, 0.6065])
     """
     if len(x) < 2:
-        raise ValueError(
-            f"the bandwidth is a distance between two samples: expected at least 2 samples, got {len(x)}"
-        )
+        raise ValueError(f"the bandwidth, a distance, requires at least 2 samples, got {len(x)}")
     samples = unit_size(exact_float(x))
     squared, norms = squared_distances(samples)
     if not bool(norms.isfinite().all()):
-        raise ValueError(
-            "samples hold NaN or infinite values, or their distances overflow: leave these samples out"
-        )
+        raise ValueError("samples or their distances are NaN or infinite: leave out these samples")
     median = pairs_of_rows(squared).median()
     # products round distances by a share of the norms, which are large only next to those of far samples
     far = (norms > _FAR * median).nonzero()[:, 0]
@@ -138,10 +134,10 @@ def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
     """Divide each row by its norm; raise a ValueError that names the first row without a norm."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     for row in (~(norms.isfinite() & (norms > 0))[:, 0]).nonzero()[:1, 0].tolist():
-        why = f"is {lacking}" if norms[row] == 0 else "has NaN or infinite values (or its squares overflow)"
+        why = f"is {lacking}" if norms[row] == 0 else "has NaN or infinite values (or squares that overflow)"
         raise ValueError(
-            f"sample {row} {why}, so its angle to others is undefined: leave it out on both sides, or use a "
-            "measure of distances"
+            f"sample {row} {why}, so the angle to other samples is undefined: leave out the sample on both sides, or "
+            "use a measure of distances"
         )
     unit: Tensor = x / norms
     return unit
@@ -158,8 +154,8 @@ def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tens
         raise ValueError(f"this measure requires at least {least} samples, got {taken}")
     if max_samples is None and n > _MOST:
         raise ValueError(
-            f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample "
-            f"(without it at most {_MOST} samples)"
+            f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample (without "
+            f"max_samples, at most {_MOST} samples)"
         )
     if taken == n:
         return None
@@ -185,7 +181,7 @@ def structure_of(
     index = None if chosen is None else chosen.to(x.device)
     if structure == "precomputed":
         if x.shape[0] != x.shape[1]:
-            raise ValueError(f"{name} is precomputed, so it must be (n, n): got shape {tuple(x.shape)}")
+            raise ValueError(f"the precomputed {name} must be (n, n), got shape {tuple(x.shape)}")
         found = x.clone() if index is None else x[index][:, index]
     else:
         if index is not None:
@@ -196,7 +192,7 @@ def structure_of(
             found = exact_float(structure(x)).clone()  # it may be theirs
             if found.shape != (len(x), len(x)):
                 raise ValueError(
-                    f"{name}: expected an (n, n) matrix for its {len(x)} samples, got shape {tuple(found.shape)} from "
+                    f"{name}: expected an (n, n) matrix for {len(x)} samples, got shape {tuple(found.shape)} from "
                     f"{structure!r}"
                 )
         elif structure in table:

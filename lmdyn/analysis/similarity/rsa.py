@@ -111,7 +111,7 @@ def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     """
     exact = exact_float(values)
     if bool(exact.isnan().any()):
-        raise ValueError("expected numbers to rank, got NaN: leave these values out")
+        raise ValueError("expected numbers to rank, got NaN: leave out the NaN values")
     return _ranks(*_sorted(exact))
 
 

@@ -57,7 +57,7 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError("expected at least one singular value, got none: the side is empty")
     if not bool(singular_values.isfinite().all()):
         raise ValueError(
-            "singular values are NaN or infinite: this side has such values, or values whose squares overflow"
+            "singular values are NaN or infinite: this side has NaN or infinite values, or squares that overflow"
         )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
@@ -115,18 +115,18 @@ class Side:
         self.variance = float(spread)
         if not self.variance < float("inf"):
             raise ValueError(
-                f"{name} contains NaN or infinite values (or its squares overflow): similarity to it is undefined; "
-                "drop these samples from both sides or repair the model"
+                f"{name} contains NaN or infinite values (or squares that overflow), so similarity to {name} is "
+                "undefined. Drop these samples from both sides or repair the model"
             )
         if 0 < self.variance < UNDERFLOW:
             raise ValueError(
-                f"the squares of {name} underflow: divide it by its largest value, which changes no similarity"
+                f"the squares of {name} underflow: divide the values by the largest value (no similarity changes)"
             )
         constant = max(_CONSTANT, torch.finfo(mean.dtype).eps)
         if self.variance <= constant**2 * n * float(mean.square().sum()):
             raise ValueError(
-                f"{name} is constant over its {n} samples: similarity to it is undefined; "
-                "leave this site out or use samples that differ"
+                f"{name} is constant over {n} samples, so similarity to {name} is undefined. Leave this site out or "
+                "use samples that differ"
             )
 
     @classmethod

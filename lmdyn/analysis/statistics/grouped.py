@@ -54,13 +54,13 @@ class GroupedMeans:
         if (
             groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups
         ):  # no synchronization elsewhere
-            raise ValueError(f"expected groups below {self.n_groups}, got {int(groups.max())}")
+            raise ValueError(f"expected group numbers below {self.n_groups}, got {int(groups.max())}")
         inside = groups >= 0
         for name, value in values.items():
             if value.shape != groups.shape:
                 raise ValueError(
-                    f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: expected one "
-                    "value for each"
+                    f"{name!r} has shape {tuple(value.shape)}, but the groups have {tuple(groups.shape)}: expected "
+                    "equal shapes"
                 )
             valid = inside & ~value.isnan() if self.skip_nan else inside
             # an extra group takes values that are left out: boolean indexing and bincount would synchronize

@@ -68,8 +68,8 @@ def jackknife(
     blocks = len(without) if without.ndim else 0
     if blocks < 2 or without.shape[1:] != theta.shape:
         raise ValueError(
-            f"expected (blocks, …) values without each of at least two blocks, with the shape of the whole, "
-            f"{theta.shape}, for each; got {without.shape}"
+            f"expected (blocks, …) values without each of at least two blocks, with the whole's shape {theta.shape} "
+            f"per block, got {without.shape}"
         )
     m = np.ones(blocks) if sizes is None else np.asarray(sizes, dtype=np.float64)
     if m.shape != (blocks,) or (m <= 0).any():

@@ -102,7 +102,7 @@ def find_matrices(module: nn.Module) -> FoundMatrices:
         if len(shape) < 2 or min(shape[-2:]) < 2:
             continue
         if not parameter.is_floating_point():
-            notes.append(f"{site} is left out: its type is {str(parameter.dtype).removeprefix('torch.')}")
+            notes.append(f"lmdyn leaves out {site} of type {str(parameter.dtype).removeprefix('torch.')}")
             continue
         stacked, (rows, columns) = math.prod(shape[:-2]), shape[-2:]
         if stacked > 1:

@@ -183,7 +183,7 @@ def acquisition_step(
     given = unigram if criterion == "unigram" else vocabulary
     if given is None:
         name = "unigram" if criterion == "unigram" else "vocabulary"
-        raise ValueError(f"the criterion {criterion!r} requires `{name}`: pass it")
+        raise ValueError(f"the criterion {criterion!r} requires `{name}`: pass `{name}`")
     if criterion == "2024":
         points, smooth = _smooth(at, y, smoother)
         cutoff = (np.log2(given) + smooth.min()) / 2
@@ -254,7 +254,7 @@ def _smooth(at: Numbers, y: Numbers, smoother: Smoother) -> tuple[Numbers, Numbe
     try:
         from pygam import LinearGAM, s
     except ImportError as error:
-        raise ImportError("smoother='pygam' requires pygam: pip install pygam, or use 'scipy'") from error
+        raise ImportError("smoother='pygam' requires pygam: run pip install pygam, or use 'scipy'") from error
     fitted = LinearGAM(s(0, n_splines=_SPLINES)).fit(x[:, None], y)
     return points, np.asarray(fitted.predict(points[:, None]))
 
@@ -314,9 +314,7 @@ def word_acquisition(
     of_words = observations[observations["word"].ne("")]
     courses = of_words[of_words["quantity"].eq("surprisal")]
     if courses.empty:
-        raise ValueError(
-            "expected rows of words with the quantity 'surprisal', got none: pass those of Surprisals"
-        )
+        raise ValueError("no row of a word has the quantity 'surprisal': pass observations of Surprisals")
     by = [c for c in ("run", "word") if c in of_words]
     unigrams = of_words[of_words["quantity"].eq("unigram")].groupby(by)["value"].last().to_dict()
     rows: list[dict[str, Any]] = []
@@ -413,19 +411,18 @@ def acquisition_regression(
         if not table["word"].isin(norms["word"]).any():
             some = [", ".join(map(str, of["word"].head(3))) for of in (norms, ages)]
             raise ValueError(
-                f"the norms match none of {len(ages)} words: they have {some[0]}, the ages {some[1]}: write them alike"
+                f"none of {len(ages)} words, such as {some[1]}, is in the norms: spell the norms' words ({some[0]}) in "
+                "the same way"
             )
     if missing := [name for name in on if name not in table]:
-        raise ValueError(
-            f"expected columns of ages or norms, got {missing}: they have {sorted(table.columns)}"
-        )
+        raise ValueError(f"ages and norms have no columns {missing}: choose among {sorted(table.columns)}")
     names = list(on)
     kept = table.dropna(subset=[*names, "age"])
     x = kept[names].to_numpy(dtype=np.float64)
     if len(kept) < len(names) + 3 or (len(names) and np.ptp(x, axis=0).min() == 0):
         raise ValueError(
             f"expected predictors that differ between at least {len(names) + 3} words, got {len(kept)} words with all "
-            "of them: leave out predictors"
+            "predictors: leave out predictors"
         )
     mean, spread = x.mean(0), x.std(0)
     design = np.column_stack([np.ones(len(x)), (x - mean) / spread])

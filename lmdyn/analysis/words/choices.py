@@ -41,7 +41,7 @@ def choice_accuracy(
     hit = np.asarray(right, dtype=bool)
     if not score.shape == item.shape == hit.shape or (np.bincount(item, hit) != 1).any():
         raise ValueError(
-            f"expected an item and whether it is right for each of {score.shape} scores, and one right option an item"
+            f"expected an item and true or false for each of {score.shape} scores, with one right option per item"
         )
     found = np.bincount(item, chosen_options(score, item, ties, seed) * hit)
     return np.where(np.bincount(item, ~np.isfinite(score)) > 0, np.nan, found)

@@ -127,7 +127,9 @@ def class_samples(
         try:
             matched = _matched_samples(count, [*samples.values()], matched_size, tolerance)
         except ValueError as error:
-            raise ValueError(f"matched_size: {error}; `matched_size: null` omits them") from None
+            raise ValueError(
+                f"matched_size: {error}; set `matched_size: null` to omit matched samples"
+            ) from None
         samples |= dict(zip(("open_matched", "closed_matched"), matched, strict=True))
     return upos, samples
 

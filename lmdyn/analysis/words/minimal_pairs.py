@@ -78,7 +78,7 @@ def pair_accuracy(
     """
     one, other = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
     if one.shape != other.shape:
-        raise ValueError(f"expected as many scores as others, got {one.shape} and {other.shape}")
+        raise ValueError(f"expected two rows of scores of one shape, got {one.shape} and {other.shape}")
     tie = np.random.default_rng(seed).integers(0, 2, one.shape) if ties == "draw" else 0.5
     right = np.where(one == other, tie, one > other)
     return np.where(np.isfinite(one) & np.isfinite(other), right, np.nan)

@@ -142,7 +142,7 @@ class EncodedTexts:
             raise ValueError("expected a causal or masked model, got an encoder-decoder")
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
-                f"expected a fast tokenizer, which has the positions of pieces, got {type(tokenizer).__name__}"
+                f"expected a fast tokenizer, which locates pieces, got {type(tokenizer).__name__}"
             )
         self.encoded = encoded = [_encode(tokenizer, text) for text in texts]
         self.ids = np.array([i for text in encoded for i in text.ids], np.int64)
@@ -407,8 +407,7 @@ def word_surprisals(pieces: "pandas.DataFrame", texts: Sequence[str] | None = No
         }
         if [spelled.get(place) for place in words.index.tolist()] != words["word"].tolist():
             raise ValueError(
-                "the words of the texts are not those of the pieces: expected the texts passed to surprisals, "
-                "got others"
+                "the words of the texts and of the pieces differ: pass the texts that you passed to surprisals"
             )
         words = words.reindex(pd.MultiIndex.from_tuples(spelled, names=words.index.names))
         words["word"] = list(spelled.values())
@@ -456,12 +455,16 @@ def _objective(
     if given is not None:
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
             reads = "reads" if given == "causal" else "does not read"
-            log.warning("scored as %s, but the model %s later tokens: the numbers mean nothing", given, reads)
+            log.warning(
+                "lmdyn scored texts as %s, but the model %s later tokens: the numbers are meaningless",
+                given,
+                reads,
+            )
         return given
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
-        raise ValueError("whether the model is causal or masked cannot be measured: set `objective`")
+        raise ValueError("lmdyn cannot measure whether the model is causal or masked: set `objective`")
     return "causal"
 
 
@@ -492,7 +495,7 @@ def _start(
     if start is None:
         if before:
             tokens = "".join(tokenizer.convert_ids_to_tokens(before))
-            _say(f"`start`: the model reads {tokens} before each text, since the tokenizer adds it")
+            _say(f"`start`: the model reads {tokens}, which the tokenizer adds, before each text")
             return before
         start = tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token or ""
         if start:
@@ -500,7 +503,7 @@ def _start(
         else:
             log.warning(
                 "the tokenizer puts no token before a text, and has no bos_token, eos_token or cls_token: the first "
-                "piece of each text has no probability (set `start`)"
+                "piece of each text has no probability. Set `start`"
             )
     if not start:
         return []
@@ -513,7 +516,7 @@ def _start(
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            "the model also reads later tokens, so its tokenizer requires a mask_token, got none"
+            "the model also reads later tokens, but the tokenizer has no mask_token: add a mask_token"
         )
     return int(tokenizer.mask_token_id)
 
@@ -695,11 +698,13 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     """Warn about pieces and words that have no number, or that of another token."""
     if broken:
         log.warning(
-            "the logits of %d of %d pieces are not finite: they have no number", broken, len(encoded.ids)
+            "the logits of %d of %d pieces are not finite: these pieces have no number",
+            broken,
+            len(encoded.ids),
         )
     if encoded.unknown.any():
         log.warning(
-            "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
+            "%d of %d pieces are unknown to the tokenizer: lmdyn gives these pieces the probability of %s",
             encoded.unknown.sum(),
             len(encoded.ids),
             tokenizer.unk_token,
@@ -707,8 +712,8 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     total = sum(len(text.spelled) for text in encoded.encoded)
     if without := total - sum(len(set(text.words)) for text in encoded.encoded):
         log.warning(
-            "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
-            "of the word before), so they have no surprisal",
+            "%d of %d words have no surprisal, because no piece begins in these words: the tokenizer drops the words' "
+            "characters, or puts the characters into a piece of the word before",
             without,
             total,
         )

@@ -100,7 +100,7 @@ class AttentionPatterns(StreamingObserver):
         if not len(self.special):
             warn(
                 self.name,
-                "the run's tokenizer has no token that begins or ends a text: no vertical score is computed",
+                "the run's tokenizer has no token that begins or ends a text: lmdyn computes no vertical score",
             )
 
     def find_sites(self, module: nn.Module, watched: Watched) -> None:

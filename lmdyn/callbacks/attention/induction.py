@@ -136,7 +136,7 @@ class Induction(Observer):
             short="copying (eigenvalues)",
         ),
         _loss("first_loss", "Mean loss on the first of two equal sequences of random tokens."),
-        _loss("second_loss", "Mean loss on the second of these sequences, a repetition."),
+        _loss("second_loss", "Mean loss on the second of two equal sequences, the repetition."),
         Quantity(
             "second_minus_first",
             "second_loss minus first_loss; induction makes it negative.",
@@ -189,15 +189,14 @@ class Induction(Observer):
     def __post_init__(self) -> None:
         if str(self.ablation) == "mean":
             raise ValueError(
-                "ablation: mean was removed: use `ablation: zero`, or `lmdyn.analysis.ablated_heads` with means of "
-                "your own"
+                "`ablation: mean` no longer exists. Use `ablation: zero`, or pass your own means to "
+                "`lmdyn.analysis.ablated_heads`"
             )
         super().__post_init__()
         for name, window in (("early", self.early), ("late", self.late)):
             if window is not None and window[0] > window[1]:
                 raise ValueError(
-                    f"{name} is {list(window)}: expected the first and the last number of tokens of context, such as "
-                    "[50, 50]"
+                    f"{name} is {list(window)}: expected a first and a last number of context tokens, such as [50, 50]"
                 )
         self._read_of: weakref.ref[Module] | None = None  # whose weights `_read` reads
 
@@ -256,7 +255,7 @@ class Induction(Observer):
             said = f"first and last tokens of context: {early} for the early loss, {late} for the late loss"
             if not self._windows:
                 rows = f"rows of up to {self._longest} tokens"
-                said = f"no late loss: its context {late} exceeds {rows}, or overlaps the early one, {early}"
+                said = f"no late loss: the late context {late} exceeds {rows}, or overlaps the early context {early}"
             report(self.name, said)
 
     def _find_attention(self, module: Module) -> None:
@@ -281,11 +280,11 @@ class Induction(Observer):
         if not read.heads:
             wanted, left = (
                 "attention modules that return weights",
-                "losses are recorded, and no rows of heads",
+                "lmdyn records the losses, but no scores of heads",
             )
             yield expected(wanted, "none", left, of="module", stops=False)
         if read.no_losses:
-            wanted, left = "a causal language model", "losses, copying and ablation are left out"
+            wanted, left = "a causal language model", "lmdyn leaves out losses, copying and ablation"
             yield expected(wanted, read.no_losses, left, of="module", stops=False)
         elif read.heads:
             reasons = {"copying": read.no_copying, "ablation": read.no_ablation if self.top else ""}

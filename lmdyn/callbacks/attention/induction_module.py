@@ -78,7 +78,7 @@ def read_induction(
     unknown = "; ".join(f"{site}: {why}" for site, why in unread.items())
     no_losses = ""
     if not causal:
-        no_losses = "one that reads later tokens"
+        no_losses = "a model that reads later tokens"
     elif logits.ndim != 3 or logits.shape[-1] < classes:
         no_losses = f"logits of all {classes} tokens, got {tuple(logits.shape)}"
     no_heads = no_losses or ("" if sites else "no attention weights")
@@ -116,5 +116,5 @@ def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | No
     except (IndexError, RuntimeError) as error:
         raise ValueError(
             f"{type(module).__name__} could not read rows of {time} tokens ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}): expected a model of at least as many positions; lower `length`"
+            f"{' '.join(str(error).split())[:200]}): expected a model with at least {time} positions. Lower `length`"
         ) from error

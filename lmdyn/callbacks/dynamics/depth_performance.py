@@ -179,7 +179,8 @@ class DepthPerformance(Observer):
     def __post_init__(self) -> None:
         if str(self.start) == "random":
             raise ValueError(
-                "start: random was removed: use `start: own`, or `lmdyn.analysis.train_tower_heads` for another layer"
+                "`start: random` no longer exists. Use `start: own`, or `lmdyn.analysis.train_tower_heads` for a new "
+                "layer"
             )
         super().__post_init__()
         for name, times in (("times", self.times), ("fine_tuned_times", self.fine_tuned_times)):
@@ -188,9 +189,9 @@ class DepthPerformance(Observer):
         if self.times == ():
             raise ValueError("times is empty: expected numbers from 0, or null for the default")
         if self.fine_tuned_times and self.tasks is None:
-            raise ValueError("fine_tuned_times require a task to fine-tune on: set `tasks`")
+            raise ValueError("`fine_tuned_times` requires data to fine-tune on: set `tasks`")
         if self.training.patience is not None:
-            raise ValueError("decoders are trained for a number of updates: remove training.patience")
+            raise ValueError("the decoders train for training.updates updates: remove training.patience")
         self._task: Any = None
         self._development: Any = None
 
@@ -208,8 +209,8 @@ class DepthPerformance(Observer):
         objective = objective_of(self.data)
         if objective not in (None, "masked"):
             raise ValueError(
-                f"{self.name} requires a masked language model, but the data is for the objective {objective!r}: pass "
-                "a `probe` for the objective 'masked'"
+                f"{self.name} requires data with masked tokens, but the data has the objective {objective!r}. Pass a "
+                "`probe` with the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         self._found["train_set"] = self._training_part.fingerprint
@@ -281,15 +282,15 @@ class DepthPerformance(Observer):
         depth = len(f.maps)
         if self.fine_tuned_times and not f.shared:
             raise ValueError(
-                f"{self.name}: the {depth} layers of this model differ, so their number cannot be changed for "
-                "fine-tuning: remove fine_tuned_times"
+                f"{self.name}: the {depth} layers of this model differ, so lmdyn cannot change their number for "
+                "fine-tuning: remove `fine_tuned_times`"
             )
         if self.times is None:
             return tuple(sorted(t for t in {*TIMES, depth} if f.shared or t <= depth))
         if not f.shared and self.times[-1] > depth:
             raise ValueError(
-                f"{self.name}: the layers of this model differ, so time is depth and ends with {depth}: expected "
-                f"`times` up to it, got {list(self.times)}"
+                f"{self.name}: the layers of this model differ, so a time t is a layer: expected `times` up to "
+                f"{depth}, got {list(self.times)}"
             )
         return self.times
 
@@ -329,8 +330,8 @@ class DepthPerformance(Observer):
         counts = all_reduce_sum(counts)
         if not counts.any():
             raise ValueError(
-                f"{self.name}: expected labelled positions in the data, got none: expected `labels` that are "
-                f"{IGNORED} except at masked tokens"
+                f"{self.name}: no position of the data has a label. Pass data with `labels` that are {IGNORED} except "
+                "at masked tokens"
             )
         for where, groups in _WHERE.items():
             labels = counts[groups].sum(0)

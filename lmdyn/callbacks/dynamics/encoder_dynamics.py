@@ -309,7 +309,7 @@ class EncoderDynamics(Observer):
         if left_out or (self.sentences is None and self._number < _SENTENCES):
             report(
                 self.name,
-                f"{self._number} sentences of up to {longest} tokens, of {len(rows)} rows without padding"
+                f"{self._number} sentences of up to {longest} tokens, drawn from {len(rows)} rows without padding"
                 + (f"; lengths {left_out} are left out" if left_out else ""),
             )
         if there < self._number:
@@ -349,7 +349,7 @@ class EncoderDynamics(Observer):
             module,
             self._lengths[-1],
             "sentences",
-            "remove longer ones from `lengths`",
+            "remove longer lengths from `lengths`",
             self.name,
         )
         if self._rows:  # otherwise the data raised an error
@@ -411,7 +411,7 @@ class EncoderDynamics(Observer):
             return
         eager = self._map_of(module, one, "eager").of(one)
         if runs.unreduced:
-            report(self.name, f"the full map is iterated throughout: {runs.unreduced}")
+            report(self.name, f"lmdyn iterates the full map at all steps: {runs.unreduced}")
         yield from runs.example()
         began = perf_counter()
         yield from runs.short_term()
@@ -422,8 +422,8 @@ class EncoderDynamics(Observer):
             yield from runs.never_together() if runs.apart > 0 else ()
             warn(
                 self.name,
-                f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, not below the "
-                f"threshold of {self.numerics.threshold:.1e}: no offsets, and the full map throughout. "
+                f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, above the threshold "
+                f"{self.numerics.threshold:.1e}. lmdyn computes no offsets and iterates the full map. "
                 + _why_unresolved(runs),
             )
         if self.long_term.steps:
@@ -431,8 +431,8 @@ class EncoderDynamics(Observer):
         if not unresolved and runs.apart > 0:
             warn(
                 self.name,
-                f"at step {step}: synchronized tokens would diverge (transverse exponent {runs.apart:.3f}), which the "
-                "map of one token does not show: observe with `reduced: false`",
+                f"at step {step}: synchronized tokens would diverge (transverse exponent {runs.apart:.3f}). The map of "
+                "one token does not show this divergence: set `reduced: false`",
             )
 
     def _warn_of_hours(self, runs: EncoderRuns, seconds: float) -> None:
@@ -442,9 +442,9 @@ class EncoderDynamics(Observer):
         if most > _LONG:
             warn(
                 self.name,
-                f"may take {most / 3600:.1f} hours for this observation: {steps:,} steps of {runs.long_sentences} "
-                f"sentences on the full map, and up to {self.long_term.follow} times that for orbits of unknown kind; "
-                "lower `long_term: {steps: …, sentences: …}`",
+                f"this observation may take {most / 3600:.1f} hours for {steps:,} steps of {runs.long_sentences} "
+                f"sentences on the full map. Orbits of unknown kind take up to {self.long_term.follow} times as many "
+                "steps. Lower `long_term: {steps: …, sentences: …}`",
             )
 
     # ---------------------------------------------------------------- output

@@ -155,8 +155,8 @@ class Handwriting(Observer):
         super().__post_init__()
         if self.max_tokens is not None or self.forward is not None or self.split != "validation":
             raise ValueError(
-                f"{self.name} calls the encoder itself and reads training and development sets: remove max_tokens, "
-                "forward and split; max_sentences limits the number of sentences"
+                f"{self.name} calls the encoder itself and reads training and development sets. Remove `max_tokens`, "
+                "`forward` and `split`; set `max_sentences` to read fewer sentences"
             )
         if self.letters[0] == self.letters[1] or not self.low < self.high:
             raise ValueError(
@@ -189,7 +189,8 @@ class Handwriting(Observer):
             if min(numbers) == 0:
                 raise ValueError(
                     f"{self.name}: the {part} set of {name} has {numbers[0]} pairs scored at most {self.low} and "
-                    f"{numbers[1]} scored at least {self.high}, expected some of both: change low and high, or the data"
+                    f"{numbers[1]} scored at least {self.high}, expected pairs of both: change `low` and `high`, or "
+                    "the data"
                 )
         longest = max(len(e["input_ids"]) for e in (*train, *development))
         self.padded_length = longest if self.max_length is None else self.max_length
@@ -247,7 +248,7 @@ class Handwriting(Observer):
         if times < self.starts + self.lengths - 1:
             warn(
                 self.name,
-                f"at step {step}: the layers of the model differ: time is depth, windows end at {times - 1}",
+                f"at step {step}: the layers of the model differ, so a time t is a layer: windows end at {times - 1}",
             )
         starts, longest = min(self.starts, times), min(self.lengths, times)
         with exact_products():
@@ -301,7 +302,7 @@ class Handwriting(Observer):
         if everywhere := int(all_reduce_sum(torch.tensor(dropped))):
             warn(
                 self.name,
-                f"at step {step}: left out {everywhere} {part} sentences whose states are not finite",
+                f"at step {step}: lmdyn leaves out {everywhere} {part} sentences because their states are not finite",
             )
         return sums
 

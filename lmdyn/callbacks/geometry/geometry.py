@@ -188,7 +188,7 @@ class Geometry(StreamingObserver):
         if watched.argument != "activation_functions" or self.activation_functions != "auto":
             super().find_sites(module, watched)
             return
-        said = "no module is an activation function that rectifies: dead and always-on units are left out"
+        said = "no module is a rectifying activation function: lmdyn leaves out dead and always-on units"
         found: dict[str, str] = {}
         for batch in islice(self.probe_set.batches(), 1):
             found = find_rectifiers(module, to_device(batch, device_of(module)), self.forward)
@@ -206,7 +206,7 @@ class Geometry(StreamingObserver):
         if tokens < needed:
             yield expected(
                 f"at least {needed:,} tokens, {_ENOUGH} for each of {widest} dimensions",
-                f"{tokens:,}, so that the text bounds the ranks, not the model",
+                f"{tokens:,}, so the number of tokens limits the ranks",
                 "observe more text (`max_tokens`, `probe`), or compare `rankme` with `rankme_white_noise`",
                 stops=False,
             )
@@ -272,8 +272,8 @@ class Geometry(StreamingObserver):
         if over == "last" and found.n < _ENOUGH * found.width:
             report(
                 self.name,
-                f"the probe set has {found.n} last tokens, one a row, but their ranks in {found.width} dimensions "
-                f"require {_ENOUGH * found.width}: observe more rows, or compare `rankme` with `rankme_white_noise`",
+                f"the probe set has {found.n} rows, thus {found.n} last tokens, but ranks in {found.width} dimensions "
+                f"require {_ENOUGH * found.width}. Observe more rows, or compare `rankme` with `rankme_white_noise`",
             )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:

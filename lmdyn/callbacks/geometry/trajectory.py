@@ -145,7 +145,8 @@ class Trajectory(StreamingObserver):
         layers = gold_layers(self, "groups")
         if _WORD in layers:
             raise ValueError(
-                f"{self.name}: expected layers not called {_WORD!r}, the name of groups by word: rename the layer"
+                f"{self.name}: a layer is called {_WORD!r}, a name that lmdyn reserves for groups by word: rename the "
+                "layer"
             )
         known, tokenizer = self.probe_set.label_names, self.run.tokenizer
         self.special = torch.tensor([] if tokenizer is None else tokenizer.all_special_ids, dtype=torch.int64)
@@ -159,7 +160,10 @@ class Trajectory(StreamingObserver):
             names = self._token_names(len(counts)) if by == _WORD else list(known[by])
             values = self._values(by, names, counts.sum(1))
             if len(values) < 2:
-                report(self.name, f"no two groups by {by} have {self.min_count} tokens: {by} is left out")
+                report(
+                    self.name,
+                    f"lmdyn leaves out groups by {by}: fewer than two of these groups have {self.min_count} tokens",
+                )
                 continue
             of_tree = by == _WORD and self.coarse
             most = counts[values, :-1].argmax(1) if of_tree else torch.full_like(values, -1)
@@ -230,14 +234,14 @@ class Trajectory(StreamingObserver):
             counts = {word: int(total[number[word]]) if word in number else 0 for word in self.words}
             if seldom := {word: count for word, count in counts.items() if count < self.min_count}:
                 raise ValueError(
-                    f"{self.name}: expected words with at least {self.min_count} tokens, got {seldom}: choose others, "
-                    f"tokens of the vocabulary as {', '.join(names[:10])}, lower `min_count`, or observe more text"
+                    f"{self.name}: expected words with at least {self.min_count} tokens, got {seldom}. Choose other "
+                    f"`words` of the vocabulary ({', '.join(names[:10])}), lower `min_count`, or observe more text"
                 )
             return torch.tensor([number[word] for word in counts])
         if few := [name for name, there in zip(names, enough.tolist(), strict=True) if not there]:
             report(
                 self.name,
-                f"{len(few)} groups by {by} with fewer than {self.min_count} tokens are left out: "
+                f"lmdyn leaves out {len(few)} groups by {by} with fewer than {self.min_count} tokens: "
                 f"{', '.join(few[:_MOST_NAMES])}",
             )
         return enough.nonzero()[:, 0]
@@ -251,7 +255,7 @@ class Trajectory(StreamingObserver):
             yield expected(
                 f"at most {MOST_NUMBERS:,} numbers to keep",
                 f"{kept * dimensions:,}: {kept} groups of {dimensions:,} dimensions at {len(widths)} sites",
-                f"observe fewer `sites`, or at most {MOST_NUMBERS // dimensions} groups by `words` and `layers`",
+                f"observe fewer `sites`, or `words` and `layers` with at most {MOST_NUMBERS // dimensions} groups",
                 of="observation",
             )
         yield Cost(

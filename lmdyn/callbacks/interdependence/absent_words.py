@@ -66,8 +66,7 @@ class AbsentWords:
         why = f" ({'; '.join(found.left_out)})" if found.left_out else ""
         other = ", or `spaces: [logits]`" if argument == "hidden" else ""
         raise ValueError(
-            f"{self.observer}: no {' or '.join(kinds)} was found in the module{why}: set `{argument}` to the path of "
-            f"one{other}"
+            f"{self.observer}: lmdyn found no {' or '.join(kinds)}{why}: set `{argument}` to a module's path{other}"
         )
 
     def check(self, module: nn.Module, hidden: str | None, embedding: str | None) -> None:
@@ -81,10 +80,10 @@ class AbsentWords:
             found = forward(ids)
         for name, tensor in found.items():
             if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
-                path = f"`hidden: {hidden}`" if name == "hidden" else "`spaces: [hidden]`"
+                path = f"change `hidden: {hidden}`" if name == "hidden" else "set `spaces: [hidden]`"
                 raise ValueError(
                     f"{self.observer}: expected {name} as (batch, time, features) = ({len(ids)}, {ids.shape[1]}, …), "
-                    f"got {tuple(tensor.shape)}: name another module, or remove it ({path})"
+                    f"got {tuple(tensor.shape)}: {path}"
                 )
 
     @contextmanager
@@ -100,8 +99,8 @@ class AbsentWords:
         spaces = [space for space in self.spaces if space == "hidden" or not decodes]
         if not spaces:
             raise ValueError(
-                f"{self.observer}: the logits of an encoder-decoder are for its decoder's positions, not for the words "
-                "that it reads: use its encoder by `spaces: [hidden]`"
+                f"{self.observer}: the logits of an encoder-decoder belong to the decoder's positions, not to the "
+                "words that the encoder reads. Set `spaces: [hidden]` to observe the encoder"
             )
         absent: list[Tensor] = []
         time_first = False

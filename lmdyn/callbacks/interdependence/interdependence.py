@@ -243,7 +243,7 @@ class Interdependence(Observer):
                 if self.longer == "error":
                     raise ValueError(
                         f"{self.name}: sentence {number} has {len(sentence.words)} words, more than max_length = "
-                        f"{self.max_length}: raise `max_length`, or skip longer sentences by `longer: skip`"
+                        f"{self.max_length}: raise `max_length`, or set `longer: skip`"
                     )
                 skipped += 1
                 continue
@@ -252,7 +252,7 @@ class Interdependence(Observer):
             words += len(sentence.words)
             sentences.append(sentence)
         if skipped:
-            report(self.name, f"{skipped} sentences of more than {self.max_length} words are left out")
+            report(self.name, f"lmdyn leaves out {skipped} sentences of more than {self.max_length} words")
         if not any(len(s.words) > 1 for s in sentences):
             raise ValueError(f"{self.name}: expected sentences of two words or more, got none")
         for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
@@ -260,8 +260,8 @@ class Interdependence(Observer):
             if missing:
                 warn(
                     self.name,
-                    f"{missing} of {len(sentences)} sentences have no {layer}: there are no {what}; a `probe` such as "
-                    "ConlluCorpus has both",
+                    f"{missing} of {len(sentences)} sentences have no {layer}, so lmdyn records no {what}. Pass a "
+                    "`probe` that has both, such as ConlluCorpus",
                 )
         return sentences
 
@@ -271,7 +271,7 @@ class Interdependence(Observer):
             try:
                 self._lstm.of(module, self.name)
             except ValueError as error:
-                raise ValueError(f"{error}; `backend: shapley` supports models of any kind") from error
+                raise ValueError(f"{error}. Set `backend: shapley` for models of any kind") from error
             return
         try:
             hidden = self.found("hidden", lambda: self._absent.find(module, "hidden") or UNDECIDED)
@@ -281,8 +281,8 @@ class Interdependence(Observer):
             ids = self.pairs.batches[0].ids[0]
             raise ValueError(
                 f"{self.name}: {type(module).__name__} cannot read a sentence of {len(ids)} tokens with ids up to "
-                f"{int(ids.max())} ({type(error).__name__}: {error}): skip longer sentences by `max_length` with "
-                "`longer: skip`, or use the model's own tokenizer"
+                f"{int(ids.max())} ({type(error).__name__}: {error}). Set `max_length` and `longer: skip` to leave out "
+                "longer sentences, or use the model's own tokenizer"
             ) from error
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:

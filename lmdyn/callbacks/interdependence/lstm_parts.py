@@ -36,10 +36,7 @@ class LSTMParts:
                 for ``observer``.
         """
         if not any(isinstance(m, nn.LSTM) for m in module.modules()):
-            raise ValueError(
-                f"{observer}: expected a module with an LSTM, whose gates are decomposed, got "
-                f"{type(module).__name__} without one"
-            )
+            raise ValueError(f"{observer}: {type(module).__name__} has no LSTM with gates to decompose")
         found: dict[str, Any] = {}
         for name, path in vars(self).items():
             try:
@@ -85,5 +82,5 @@ class LSTMParts:
         if not torch.allclose(found, logits, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             raise ValueError(
                 f"{observer}: the module's logits are not {self.decoder}({self.lstm}({self.embedding}(input_ids))), "
-                f"but differ by up to {float((found - logits).abs().max()):.2g}: other operations are not decomposed"
+                f"but differ by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes no other operations"
             )

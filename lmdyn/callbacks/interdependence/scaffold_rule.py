@@ -135,7 +135,9 @@ class ScaffoldRule(Observer):
         """Draw the instances."""
         data, own = self.data, self.run.datamodule
         if offers(own, RuleInstances) and own.content_key() != data.content_key():
-            raise ValueError(f"{self.name}: the probe has another language than the run: remove `probe`")
+            raise ValueError(
+                f"{self.name}: the language of the probe differs from the language of the run: remove `probe`"
+            )
         self._examples: dict[str, Tensor] = {
             d: data.examples(d, self.instances, self.context) for d in ("in", "out")
         }
@@ -172,7 +174,9 @@ class ScaffoldRule(Observer):
                 numbers = {quantity: float(mean.mean[0]), f"{quantity}_error": float(mean.error[0])}
                 rows.append((place, numbers))
         columns = {"scaffold": "", "focus": "", "words": int, "length": int, "rules": int}
-        return tabulate(rows, columns, self.name, step, "the model diverged, or there is only one scaffold")
+        return tabulate(
+            rows, columns, self.name, step, "the model diverged, or the probe has only one scaffold"
+        )
 
     def _look(
         self, embedding: nn.Module, lstm: nn.Module, decoder: nn.Linear, ids: Tensor

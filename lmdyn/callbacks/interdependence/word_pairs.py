@@ -128,8 +128,8 @@ class SentencePairs:
         if lost.any():
             warn(
                 name,
-                f"{int((pieces == 0).sum())} of {self.words} words have no token of this tokenizer: "
-                f"{int(lost.sum())} pairs with them are left out",
+                f"{int((pieces == 0).sum())} of {self.words} words have no token of this tokenizer, so lmdyn leaves "
+                f"out {int(lost.sum())} pairs with such words",
             )
         self.table: pd.DataFrame = table[~lost].reset_index(drop=True)
 
@@ -148,8 +148,8 @@ def _encoded_words(sentences: Sequence[Sentence], tokenizer: Any, name: str, *, 
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f"{name}: expected a tokenizer that returns the word of each token, got {type(tokenizer).__name__}: use a "
-            "fast tokenizer of transformers, as loaded by AutoTokenizer.from_pretrained(…)"
+            f"{name}: expected a tokenizer that returns the word of each token, got {type(tokenizer).__name__}. Load a "
+            "fast tokenizer with AutoTokenizer.from_pretrained(…)"
         )
     written = not bare and all(getattr(s, "text", None) is not None for s in sentences)
     texts, ends = zip(*(_text(s, written) for s in sentences), strict=True)
@@ -194,7 +194,7 @@ def _check_one_token(sentences: Sequence[Sentence], encoded: Sequence[Encoded], 
             worst = int(np.argmax(pieces != 1))
             raise ValueError(
                 f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens, but the decomposition "
-                "requires models with one token per word; `backend: shapley` supports words of several tokens"
+                "requires one token per word. Set `backend: shapley` for words of several tokens"
             )
 
 

@@ -103,12 +103,12 @@ class Curvature(Observer):
         if (size := sum(p.numel() for p in trained)) <= self.eigenvalues:
             raise ValueError(
                 f"{self.name}: expected more than {self.eigenvalues} trainable parameters in {type(module).__name__}, "
-                f"got {size}: unfreeze some, or lower `eigenvalues`"
+                f"got {size}: unfreeze parameters, or lower `eigenvalues`"
             )
         if half := sorted({str(p.dtype) for p in trained if p.dtype.itemsize < 4}):
             raise ValueError(
-                f"{self.name}: expected weights in float32 or float64, since steps that change the loss by little are "
-                f"rounded away in others, got {', '.join(half)}: observe a copy in float32, `module.float()`"
+                f"{self.name}: expected weights in float32 or float64, got {', '.join(half)}, whose rounding hides "
+                "small changes of the loss. Observe a copy in float32, `module.float()`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:

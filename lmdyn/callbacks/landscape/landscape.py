@@ -128,7 +128,7 @@ class Landscape(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError("expected a `reference` or a `plane`, got neither")
+            raise ValueError("neither `reference` nor `plane` is set: set one of the two")
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
@@ -136,8 +136,8 @@ class Landscape(Observer):
         """Raise an error for references that this run cannot provide; say which of its own are the default ones."""
         if self.reference is None and not report_past(self.name, "lines", self.run) and self.plane is None:
             raise ValueError(
-                f"{self.name}: lines lead to the run's own checkpoints, but none are saved: "
-                f"{SAVE_WEIGHTS}, or give a `reference` or a `plane`"
+                f"{self.name}: lines lead to the run's own checkpoints, but the run saves no checkpoints. Either "
+                f"{SAVE_WEIGHTS}, or set `reference` or `plane`"
             )
         super().prepare()
 
@@ -145,8 +145,8 @@ class Landscape(Observer):
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
         if normed := running_statistics(module):
             raise ValueError(
-                f"{self.name}: {normed!r} has running statistics of activations, which belong to no point between "
-                "two models: expected a model without batch normalisation"
+                f"{self.name}: {normed!r} has running statistics of activations, which are undefined between two "
+                "models. Use a model without batch normalisation"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if self.match and self.compared and batch is not None:
@@ -166,8 +166,8 @@ class Landscape(Observer):
         change = exchange_error(module, parameter_values(module), groups, run, self.seed)
         if not change <= _EXCHANGEABLE:
             raise ValueError(
-                f"{self.name}: permutations of its units change the output of {type(module).__name__} by "
-                f"{change:.2g} of its largest value: set `match: false`"
+                f"{self.name}: permuting the units of {type(module).__name__} changes the module's output by "
+                f"{change:.2g} of the largest value: set `match: false`"
             )
         return groups
 
@@ -181,7 +181,7 @@ class Landscape(Observer):
         if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.compared.values()):
             yield expected(
                 "references of other seeds for `match`",
-                "the run's own checkpoints, whose units have one order",
+                "the run's own checkpoints, which share one order of units",
                 "set `match: false`, or read `matched` as a control",
                 stops=False,
             )

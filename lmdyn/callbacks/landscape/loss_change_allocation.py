@@ -165,13 +165,13 @@ class LossChangeAllocation(Observer):
         """Check where the start of an interval comes from; determine the classes of tokens."""
         if self.allocation == "path" and not self.run.live:
             raise ValueError(
-                f"{self.name}: allocation 'path' follows each update, which a replay does not know: attach it to the "
-                "training, name the other observers by `--only`, or set `allocation: chord`"
+                f"{self.name}: `allocation: path` follows each update of the training, but a replay has no updates. "
+                "Attach the observer to the training, leave it out with `--only`, or set `allocation: chord`"
             )
         if self.allocation == "chord" and self.run.live and self.run.checkpoint_folder is None:
             raise ValueError(
-                f"{self.name}: allocation 'chord' starts at the run's preceding checkpoint, but none are saved: "
-                f"{SAVE_WEIGHTS}, or set `allocation: path`"
+                f"{self.name}: `allocation: chord` starts at the run's preceding checkpoint, but the run saves no "
+                f"checkpoints. Either {SAVE_WEIGHTS}, or set `allocation: path`"
             )
         layers = gold_layers(self, "shares")
         names = self.probe_set.label_names
@@ -198,13 +198,13 @@ class LossChangeAllocation(Observer):
         """Find the layers; raise an error for sharded weights or running statistics."""
         if is_sharded(module):
             raise ValueError(
-                f"{self.name}: {type(module).__name__} is sharded, so no rank has whole gradients: observe the "
-                "checkpoints by `lmdyn analyze` with `allocation: chord`"
+                f"{self.name}: {type(module).__name__} is sharded, so no rank has whole gradients. Set `allocation: "
+                "chord` and observe the checkpoints with `lmdyn analyze`"
             )
         if normed := running_statistics(module):
             raise ValueError(
-                f"{self.name}: {normed!r} has running statistics of activations, which change the loss besides the "
-                "parameters: expected a model without batch normalisation"
+                f"{self.name}: {normed!r} has running statistics of activations, which change the loss in addition to "
+                "the parameters. Use a model without batch normalisation"
             )
         self.choose_sites(module, {**LSTM_SITES, "logits": "decoder"}, kinds=_KINDS)
         batch = to_device(next(self.probe_set.batches()), device_of(module))  # the same on all ranks
@@ -244,7 +244,8 @@ class LossChangeAllocation(Observer):
             name = inside[0] if inside else path.replace(".", "_") or "module"
             if number > _MOST_APPLICATIONS:
                 report(
-                    self.name, f"{path} runs {number} times for a batch: its applications are not told apart"
+                    self.name,
+                    f"{path} runs {number} times for a batch: lmdyn does not tell the runs apart",
                 )
             elif name not in found:
                 found[name] = path
@@ -282,9 +283,9 @@ class LossChangeAllocation(Observer):
         if sums.void:
             remedy = "; save checkpoints at more steps" if self.allocation == "chord" else ""
             why = (
-                f"the shares add up to {sums.total:.3g} nats, but the loss changes by {sums.loss_change:.3g} (absolute "
-                f"sums: residuals {sums.gross_residual:.3g}, changes {sums.gross_change:.3g}; estimated relative "
-                f"error of the shares {sums.relative_error:.2g}): the shares are NaN{remedy}"
+                f"the shares are NaN: their sum is {sums.total:.3g} nats, but the loss changes by "
+                f"{sums.loss_change:.3g} (absolute sums: residuals {sums.gross_residual:.3g}, changes "
+                f"{sums.gross_change:.3g}; estimated relative error {sums.relative_error:.2g}){remedy}"
             )
         return tabulate(self._rows(sums, loss, updates, text), self.columns, self.name, step, why)
 

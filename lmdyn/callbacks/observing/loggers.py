@@ -195,6 +195,6 @@ def _survived(observer: Any, what: str) -> Iterator[None]:
         if what not in failed:
             failed.add(what)
             log.exception(
-                "%s: %s could not be logged; the observation is stored and the run goes on (logged once)",
+                "%s: %s could not be logged. lmdyn stored the observation and the run continues (logged once)",
                 observer.name, what,
             )  # fmt: skip

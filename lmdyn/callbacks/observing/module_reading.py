@@ -89,9 +89,9 @@ def read_module(
         _check_kind(module, probe, forward, kind, whose)
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
         raise ValueError(
-            f"{whose}: expected batches with `labels`, got {', '.join(_first_batches(module, probe)[0])}; `labels: "
-            "aligned` requires them: add labels, or set `labels: next` for a "
-            "causal model, which uses its tokens as labels"
+            f"{whose}: `labels: aligned` requires batches with `labels`, got "
+            f"{', '.join(_first_batches(module, probe)[0])}. Add labels to the batches, or set `labels: next` to use "
+            "the tokens as labels of a causal model"
         )
     if uses_labels is not False:
         _report_padding(module, probe, tokenizer, whose)
@@ -141,15 +141,15 @@ def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) 
     if on_padding:
         warn(
             whose,
-            f"{on_padding} of {labels} labels of the probe set are on padding (attention_mask 0): no observer counts "
-            "them, but the model's own loss does if it is given them: set them to -100",
+            f"{on_padding} of {labels} labels of the probe set are on padding (attention_mask 0). Observers do not "
+            "count labels on padding, but the model's own loss may count these labels. Set them to -100",
         )
     if padded:
         warn(
             whose,
-            f"{padded} of {rows} rows of the probe set begin or end in two or more padding tokens (id {pad}), and the "
-            "batches have no attention_mask: they count as text, whose end may be the same token; add an "
-            "attention_mask, or set their labels to -100",
+            f"{padded} of {rows} rows of the probe set begin or end with two or more padding tokens (id {pad}), but "
+            "the batches have no attention_mask. Observers count such padding as text. Add an attention_mask, or set "
+            "the labels of padding to -100",
         )
 
 
@@ -170,23 +170,23 @@ def _check_kind(
     """
     if kind == "masked" and is_encoder_decoder(module):
         raise ValueError(
-            f"{whose}: a masked model is required, but {type(module).__name__} is an encoder-decoder, whose "
-            "decoder predicts its own next token: use LearningCurves, which supports models of any kind"
+            f"{whose} requires a masked model, but {type(module).__name__} is an encoder-decoder. Use LearningCurves, "
+            "which supports models of any kind"
         )
 
     def measure() -> Reading:
         try:
             return model_reading(module, _first_batches(module, probe)[0], forward)
         except Exception as error:  # for example, for a module that is called with `predict`
-            log.debug("%s: the kind of model is not measured: %s", whose, error)
+            log.debug("%s: lmdyn could not measure whether the model is causal: %s", whose, error)
             return "unknown"
 
     reading = _once(module, probe, "kind", forward, measure)
     if reading == {"masked": "causal", "causal": "bidirectional"}[kind]:
         effect = "no" if reading == "causal" else "a"
         raise ValueError(
-            f"{whose}: a {kind} model is required, but {effect} later token changes the logits of "
-            f"{type(module).__name__}; LearningCurves supports models of any kind"
+            f"{whose} requires a {kind} model, but {effect} later token changes the logits of {type(module).__name__}. "
+            "Use LearningCurves, which supports models of any kind"
         )
 
 
@@ -206,9 +206,9 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
             return label_convention(module, labelled, forward)
         if unread := unread_entries(batches[0]):
             raise ValueError(
-                f"the batches have no `labels`, but {unread} of the shape of input_ids: if they are labels, name "
-                f"them, `batch: {{labels: {unread[0]}}}`; if not, and the model is causal, set `labels: next`, which "
-                "uses the tokens themselves as labels"
+                f"the batches have no `labels`, but {unread} with the shape of input_ids. If {unread[0]} contains "
+                f"labels, set `batch: {{labels: {unread[0]}}}`. Otherwise, set `labels: next` to use the tokens as "
+                "labels of a causal model"
             )
         try:
             decision = label_convention(module, labelled, forward)
@@ -216,12 +216,13 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
             decision = None
         if decision is None or decision.convention != "next":
             raise ValueError(
-                f"expected `labels` in the batches, got {', '.join(batches[0])}, and the model is not causal: its "
-                "predictions depend on the predicted tokens; use batches with masks and labels, such as those "
-                "of DataCollatorForLanguageModeling or PretrainingCorpus"
+                f"expected `labels` in the batches, got {', '.join(batches[0])}, but the tokens cannot be the labels: "
+                "the model is not causal. Use batches with masks and labels from DataCollatorForLanguageModeling or "
+                "PretrainingCorpus"
             )
         return replace(
-            decision, reason=f"the batches have no labels, so their tokens are the labels: {decision.reason}"
+            decision,
+            reason=f"the batches have no labels, so the tokens are the labels: {decision.reason}",
         )
 
     decision = _once(module, probe, "labels", forward, measure)
@@ -294,12 +295,12 @@ def choose_sites(
         if left_out:
             report(
                 whose,
-                f"the sites of the decoder are left out because it reads other tokens: {', '.join(left_out)}",
+                f"lmdyn leaves out the decoder's sites because the decoder reads other tokens: {', '.join(left_out)}",
             )
     if not sites:
         what = "attention module that returns weights" if attention else " or ".join(kinds)
         raise ValueError(
-            f"{whose}: no {what} was found in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
+            f"{whose}: lmdyn found no {what} in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
             f"name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
         )
     report(whose, f"sites found: {', '.join(f'{name} ({path})' for name, path in sites.items())}")
@@ -365,25 +366,25 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
     if logits.ndim != 3 or logits.shape[:2] != expected:
         raise ValueError(
             f"{type(module).__name__} returns logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
-            "(batch, time, classes), one row of logits per label; pass `forward:`, a function (module, batch) -> logits"
+            "(batch, time, classes), one row of logits per label. Pass `forward:`, a function (module, batch) -> logits"
         )
     if bool((logits >= 0).all()) and bool(((logits.float().sum(-1) - 1).abs() < 1e-3).all()):
         raise ValueError(
-            f"{type(module).__name__} returns probabilities, but logits are expected: pass `forward:`, a function "
+            f"{type(module).__name__} returns probabilities, but lmdyn expects logits. Pass `forward:`, a function "
             "(module, batch) -> log-probabilities or logits"
         )
     if isinstance(labels, Tensor) and int(labels.max()) >= logits.shape[2]:
         raise ValueError(
             f"labels go up to {int(labels.max())}, but {type(module).__name__} returns {logits.shape[2]} classes: use "
-            "the model's own tokenizer, or model.resize_token_embeddings before training"
+            "the model's own tokenizer, or call model.resize_token_embeddings before training"
         )
 
 
 def _failed(module: Module, batch: Batch, error: Exception) -> str:
     reason = " ".join(str(error).split())
     return (
-        f"{type(module).__name__} could not be called on the first batch, {seen(batch)}: {type(error).__name__}: "
-        f"{reason[:300]}; name the batch's entries by `batch: {{input_ids: …}}`, or pass `forward:`, a function "
+        f"lmdyn could not call {type(module).__name__} on the first batch, {seen(batch)}: {type(error).__name__}: "
+        f"{reason[:300]}. Name the batch's entries with `batch: {{input_ids: …}}`, or pass `forward:`, a function "
         "(module, batch) -> logits"
     )
 

@@ -61,8 +61,8 @@ log = logging.getLogger(__name__)
 _SITES = ("sites", "attention_sites")
 _FOUND = ("embedding", "components", "scoring", "start")  # determined from the module where they are None
 _OF_DATA = frozenset({"split", "max_tokens", "forward", "batch"})
-NOT_SHARDED = "not tested with sharded weights (no `sharded = True` in its class)"
-_UNATTACHED = "{}: not attached to a run: a Trainer attaches it in setup; otherwise call attach()"
+NOT_SHARDED = "sharded weights are not supported (the class does not set `sharded = True`)"
+_UNATTACHED = "{} is not attached to a run: pass the observer to a Trainer, or call attach()"
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -356,7 +356,9 @@ class Observer(L.Callback, ABC):
         )
         given.data = data
         if (part := given.recut(self._known_hashes)) is not given and split == self.split:
-            report(self.name, f"batch_size has changed: {split} data keeps its earlier batches")
+            report(
+                self.name, f"batch_size has changed, but lmdyn keeps the earlier batches of the {split} data"
+            )
         return part
 
     @property
@@ -364,8 +366,8 @@ class Observer(L.Callback, ABC):
         """Training counts of each token of the run."""
         if self.run.token_counts is None:
             raise ValueError(
-                f"{self.name} requires training frequencies: use a datamodule with `token_counts`, a run folder with "
-                "tokenizer/token_counts.parquet, or `frequency: probe`, which counts tokens in the probe set"
+                f"{self.name} requires training frequencies. Use a datamodule with `token_counts` or a run folder with "
+                "tokenizer/token_counts.parquet, or set `frequency: probe` to count tokens in the probe set"
             )
         return self.run.token_counts
 
@@ -428,9 +430,7 @@ class Observer(L.Callback, ABC):
     def _attach_data(self, run: Run, rank_zero: bool, barrier: Callable[[], None]) -> None:
         data = self.data
         if data is None:
-            raise ValueError(
-                f"{self.name} has no data: fit with validation data, or pass a `probe` to the observer"
-            )
+            raise ValueError(f"{self.name} has no data: fit with validation data, or pass a `probe`")
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
@@ -445,7 +445,7 @@ class Observer(L.Callback, ABC):
         declared = declared_labels(self._probe_set)
         if given != "auto" and declared not in (None, given):
             raise ValueError(
-                f"{self.name}: expected labels {declared!r}, as the data declares, got {given!r}: remove `labels`"
+                f"{self.name}: `labels` is {given!r}, but the data declares {declared!r}: remove `labels`"
             )
         self.convention = self.convention or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
@@ -464,7 +464,7 @@ class Observer(L.Callback, ABC):
             self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
         except UnmetNeedsError as error:  # other data would not suffice
             if self.reads == "masked" and objective_of(run.datamodule) == "causal":
-                raise ValueError(f"{self.name}: a masked model is required; {error}") from error
+                raise ValueError(f"{self.name} requires a masked model; {error}") from error
             raise
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -472,7 +472,7 @@ class Observer(L.Callback, ABC):
         refuse_mode(pl_module)
         if not self.sharded and trainer.world_size > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
-                f"{self.name}: {NOT_SHARDED}: remove the observer, and replay it after training by `lmdyn analyze`"
+                f"{self.name}: {NOT_SHARDED}: remove the observer, and run `lmdyn analyze` after training"
             )
         if device_of(pl_module) == trainer.strategy.root_device:  # otherwise it is moved there later
             self.bind(pl_module)

@@ -150,12 +150,10 @@ class ProbeSet:
         decodes: bool = False,
     ) -> None:
         if max_tokens is not None and max_tokens < 1:
-            raise ValueError(
-                f"max_tokens is {max_tokens}: expected a number from 1, or null for the whole set"
-            )
+            raise ValueError(f"max_tokens is {max_tokens}: expected a number from 1, or null for all tokens")
         if isinstance(loader, Iterator):
             raise TypeError(
-                "expected a probe set that can be iterated over again, got an iterator: pass a list or a DataLoader"
+                "the probe set is an iterator, which lmdyn can read only once: pass a list or a DataLoader"
             )
         self.max_tokens = max_tokens
         limited: int | None = None
@@ -220,13 +218,16 @@ class ProbeSet:
             if i % world_size == rank:
                 rows = documents_of(batch)
                 if rows is not batch:
-                    report("probe set", "documents that share a row (position_ids) become separate rows")
+                    report(
+                        "probe set",
+                        "lmdyn splits rows of several documents (position_ids) into one row per document",
+                    )
                 if _is_padded_on_the_left(rows):
                     report(
                         "probe set",
-                        "rows are padded on the left without position_ids: models that number positions themselves "
-                        "(GPT-2) count the padding, and read the text at other positions than in training; pad on the "
-                        "right, or add position_ids",
+                        "rows are padded on the left without position_ids. Models that number positions themselves "
+                        "(GPT-2) then read the text at other positions than in training. Pad on the right, or add "
+                        "position_ids",
                     )
                 yield tokens, rows
             tokens += _count_tokens(batch)
@@ -284,7 +285,7 @@ class TrainingPart:
         self._part: ProbeSet = observer.part("train")
         if (ranks := rank_and_world_size()[1]) > batch_rows:
             raise ValueError(
-                f"{observer.name}: batch_rows is {batch_rows}: expected at least one for each of {ranks} ranks"
+                f"{observer.name}: batch_rows is {batch_rows}: expected at least {ranks}, the number of ranks"
             )
         loader = self._part.loader
         # a stream resumes at its last position: each observation opens it again to read its first batches
@@ -422,7 +423,7 @@ def probe_pass(
                     watch.consumer.update(view)
             start = start + length
         if rank == 0 and not len(start):
-            log.warning("the probe set is empty: expected at least one batch to observe")
+            log.warning("the probe set is empty: pass at least one batch to observe")
 
 
 def _losses_once(logits: Tensor, batch: Batch, known: Tensor | None) -> Callable[[], Tensor]:
@@ -495,7 +496,7 @@ def token_vectors(
     if activation.ndim < 3 or activation.shape[:2] != mask.shape:
         raise ValueError(
             f"site {site!r} of {of} returns {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
-            f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector per token"
+            f"{tuple(mask.shape)}: name a module that returns one vector per token, batch first"
         )
     return activation.flatten(2)
 

@@ -469,8 +469,8 @@ class UnmetNeed:
         contract = CONTRACTS[self.protocol]
         lacks = ", ".join(f"`{name}`" for name in self.missing)
         return (
-            f"{self.whose} requires {contract.what}, got {self.got} without {lacks}: pass as `probe` a datamodule that "
-            f"has it ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
+            f"{self.whose} requires {contract.what}, got {self.got} without {lacks}: pass as `probe` a datamodule with "
+            f"{lacks} ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
             f"{'; '.join(_declaration(self.protocol, name) for name in self.missing)}"
         )
 

@@ -161,5 +161,5 @@ def check_names(observers: Sequence[Any]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(
-                f"{names.count(name)} observers have the name {name!r}: give each its own `name`"
+                f"{names.count(name)} observers have the name {name!r}: give each observer its own `name`"
             )

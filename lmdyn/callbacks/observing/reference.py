@@ -111,8 +111,8 @@ class Checkpoint(Reference):
         if theirs != run.tokenizer.get_vocab():
             raise ValueError(
                 f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "
-                f"{len(run.tokenizer)}), but models are compared token by token: train the reference with this run's, "
-                "`data.init_args.tokenizer: RUN/tokenizer`"
+                f"{len(run.tokenizer)}), but lmdyn compares models token by token. Train the reference with this run's "
+                "tokenizer, `data.init_args.tokenizer: RUN/tokenizer`"
             )
 
     def settings(self, run: Run) -> Any:
@@ -171,7 +171,7 @@ class Checkpoints(Reference):
         step: int | None = None,
     ) -> None:
         if "{}" not in path:
-            raise ValueError(f"expected a path with {{}} in place of each name in Checkpoints, got {path!r}")
+            raise ValueError(f"Checkpoints has the path {path!r}: write {{}} in place of each name")
         self.path = path
         self.names = names
         self.class_path = module
@@ -215,8 +215,8 @@ class OwnFinal(Reference):
         """Raise an error for a run in training."""
         if run.live:
             raise ValueError(
-                "reference OwnFinal is the run's last checkpoint, which does not exist during training: replay "
-                "this observer, `lmdyn analyze RUN --config OBSERVER.yaml`"
+                "reference OwnFinal is the run's last checkpoint, which does not exist during training: replay this "
+                "observer after training, `lmdyn analyze RUN --config OBSERVER.yaml`"
             )
 
     def settings(self, run: Run) -> Any:
@@ -245,8 +245,8 @@ class _OwnPast(Reference):
         """Raise an error for a run that saves no weights."""
         if not self.optional and run.live and run.checkpoint_folder is None:
             raise ValueError(
-                f"reference {type(self).__name__} requires the run's own checkpoints, but none are saved: "
-                f"{SAVE_WEIGHTS}"
+                f"reference {type(self).__name__} requires the run's own checkpoints, but the run saves no "
+                f"checkpoints: {SAVE_WEIGHTS}"
             )
 
 
@@ -278,8 +278,8 @@ class OwnInitial(_OwnPast):
     @staticmethod
     def _missing(steps: Mapping[int, Path]) -> str:
         return (
-            f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(steps)}: save it "
-            "by a ScheduledCheckpoint with `schedule: {at: [0]}`, or compare with Previous"
+            f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(steps)}: save step 0 "
+            "with a ScheduledCheckpoint, `schedule: {at: [0]}`, or compare with Previous"
         )
 
 
@@ -345,7 +345,7 @@ def report_past(name: str, what: str, run: Run) -> bool:
     without_first = bool(run.checkpoints) and 0 not in (run.checkpoints or ())
     saved = without_first or not run.live or run.checkpoint_folder is not None
     past = f"{'' if without_first else 'the checkpoint of step 0 and '}the preceding checkpoint"
-    left_out = f"{what} are left out: the run saves no checkpoints; {SAVE_WEIGHTS}"
+    left_out = f"lmdyn leaves out {what}: the run saves no checkpoints; {SAVE_WEIGHTS}"
     report(name, f"the references of {what} are {past}" if saved else left_out)
     return saved
 
@@ -380,11 +380,9 @@ def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[s
     for key, one in given.items():
         for name, part in one.named(key).items():
             if not name or "/" in name:
-                raise ValueError(
-                    f"reference name {name!r} is part of the tags: expected a name that is not empty and without '/'"
-                )
+                raise ValueError(f"reference name {name!r} is empty or contains '/': choose another name")
             if name in named:
-                raise ValueError(f"two references have the name {name!r}: give each its own name")
+                raise ValueError(f"two references have the name {name!r}: give each reference its own name")
             named[name] = part
     if not named:
         raise ValueError("expected at least one reference, got none: set `reference`")

@@ -172,7 +172,7 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
             lambda: probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
         )
         shape = " × ".join(map(str, text_of(batch).shape))
-        return [Cost(f"a batch of {shape} tokens", taken, "make the batches of its data smaller")]
+        return [Cost(f"a batch of {shape} tokens", taken, "use data with smaller batches")]
     return []
 
 

@@ -86,9 +86,7 @@ def check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.\-]+", name) or name in (".", ".."):
         raise ValueError(f"name is {name!r}: expected a folder name of letters, digits, '_', '-' and '.'")
     if (size := len(name.encode())) > _LONGEST:
-        raise ValueError(
-            f"name {name[:40]}… has {size} bytes: expected a folder name of at most {_LONGEST} bytes"
-        )
+        raise ValueError(f"name {name[:40]}… has {size} bytes: expected at most {_LONGEST} bytes")
 
 
 def snake_case(name: str) -> str:
@@ -151,7 +149,7 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
         if isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data):
             if len(data) > 1:
                 raise ValueError(
-                    f"{whose}: expected one loader, got {len(data)}: pass one of them to the observer as `probe:`"
+                    f"{whose}: expected one loader, got {len(data)}: pass one loader to the observer as `probe:`"
                 )
             return data[0]
         return data
@@ -159,7 +157,7 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
     if split not in there:
         raise ValueError(
-            f"{whose}: {type(data).__name__} has no {split} data; it has {', '.join(there) or 'no data'}: pass "
+            f"{whose}: {type(data).__name__} has no {split} data (splits: {', '.join(there) or 'none'}): pass "
             f"{'another `split:` or ' if chosen else ''}a `probe:` to the observer"
         )
     (hook,) = members(PARTS[split])
@@ -167,7 +165,8 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     if isinstance(loader, (list, tuple)):
         if len(loader) != 1:
             raise ValueError(
-                f"expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one as `probe:`"
+                f"expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one loader as "
+                "`probe:`"
             )
         loader = loader[0]
     return loader

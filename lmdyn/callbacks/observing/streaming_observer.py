@@ -148,7 +148,9 @@ class StreamingObserver(Observer, ABC):
             self.find_sites(module, watched)
         names = [name for w in self.watches if not w.attention for name in self.paths(w.argument)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{self.name}: expected different names of sites, got {', '.join(twice)} twice")
+            raise ValueError(
+                f"{self.name}: `sites` names {', '.join(twice)} twice: give each site its own name"
+            )
         sites, attention = self._all_paths()
         resolve_sites(module, {**sites, **attention})
         self._switches_attention = bool(attention) and switches_attention(module)

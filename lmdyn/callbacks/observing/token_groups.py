@@ -42,7 +42,7 @@ FrequencySource = Literal["train", "probe"]
 def _known_source(observer: Observer) -> FrequencySource:
     if observer.run.token_counts is not None:
         return "train"
-    report(observer.name, "training counts of tokens are unknown: tokens are counted in the probe set")
+    report(observer.name, "training counts of tokens are unknown: lmdyn counts tokens in the probe set")
     return "probe"
 
 
@@ -87,8 +87,8 @@ def check_counts(observer: Observer, size: int) -> None:
     rows = len(observer.token_counts)
     if rows < size:
         raise ValueError(
-            f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: add one row per id, with 0 "
-            "for tokens that do not occur, or count the probe set instead with `frequency: probe`"
+            f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: add one row per id, with 0 for "
+            "absent tokens, or set `frequency: probe` to count tokens in the probe set"
         )
 
 
@@ -170,15 +170,15 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
     def default() -> list[str]:
         if "upos" in known:
             return ["upos"]
-        report(observer.name, f"the probe set has no layer 'upos': {what} by part of speech are left out")
+        report(observer.name, f"the probe set has no layer 'upos': lmdyn leaves out {what} by part of speech")
         return []
 
     layers = tuple(observer.found("layers", default))
     if missing := [layer for layer in layers if layer not in known]:
         near = did_you_mean(missing[0], known) or ";"
         raise ValueError(
-            f"{observer.name}: the probe set has no layers {', '.join(missing)}{near} it has {', '.join(known)}: "
-            "choose among these with `layers:`, or add a `tagger` to the datamodule"
+            f"{observer.name}: the probe set has no layers {', '.join(missing)}{near} the layers are "
+            f"{', '.join(known)}: set `layers` to some of these layers, or add a `tagger` to the datamodule"
         )
     return layers
 
@@ -213,8 +213,8 @@ def enough_blocks(blocks: int, name: str, step: int) -> bool:
     if blocks < LEAST_BLOCKS:
         warn(
             name,
-            f"no intervals at step {step}: expected at least {LEAST_BLOCKS} blocks of sentences, got {blocks}: "
-            "observe more text, or text whose sentences end in the tokenizer's end-of-sentence token",
+            f"no intervals at step {step}: expected at least {LEAST_BLOCKS} blocks of sentences, got {blocks}: observe "
+            "more text, or text with the tokenizer's end-of-sentence token after each sentence",
         )
     return blocks >= LEAST_BLOCKS
 

@@ -205,11 +205,11 @@ class TowerPreference(Observer):
         self._known: dict[str, Predictions] = {}
         self.towers: dict[str, str] = self.found("sites", lambda: dict(TOWERS))
         if len(self.towers) < 2:
-            raise ValueError(f"expected `sites` of two towers or more, got {len(self.towers)}")
+            raise ValueError(f"`sites` names {len(self.towers)} towers: name two towers or more")
         if self.second_seed == self.training.seed:
             raise ValueError(
-                f"second_seed is {self.second_seed}, equal to training.seed, which gives the same output layers: use "
-                "another"
+                f"second_seed is {self.second_seed}, equal to training.seed, and would give the same output layers: "
+                "use another seed"
             )
 
     # ---------------------------------------------------------------- before training
@@ -218,14 +218,14 @@ class TowerPreference(Observer):
         """Determine the training split and the words to observe."""
         if self.run.tokenizer is None:
             raise ValueError(
-                f"{self.name}: expected a tokenizer of the datamodule or the module, for the number of words"
+                f"{self.name}: expected a tokenizer of the datamodule or the module, to know the number of words"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)
         if self.probe is not None and own is not None and own != objective:
             raise ValueError(
-                f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}: use "
-                "the same for both, otherwise a position would have to predict a token that it reads"
+                f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}. Use "
+                "one objective for both: otherwise the model would read the tokens to predict"
             )
         if self.previous:
             Previous().check(self.run)
@@ -256,7 +256,7 @@ class TowerPreference(Observer):
                 counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
             if not names:
                 return None
-            report(self.name, "training counts of tags are unknown: tags are counted in the probe set")
+            report(self.name, "training counts of tags are unknown: lmdyn counts tags in the probe set")
         best = most_frequent_tag(counts.view(size, len(names)))
         return np.array([*names, None], dtype=object)[best.numpy()]
 
@@ -265,14 +265,14 @@ class TowerPreference(Observer):
         paths = {path for path, _ in module.named_modules()}
         if self.towers == TOWERS and not set(TOWERS.values()) & paths:
             raise ValueError(
-                f"{self.name} compares towers, that is, parallel encoders, but {type(module).__name__} has none at "
-                f"{', '.join(TOWERS.values())}: name the sites of their encodings by `sites`"
+                f"{self.name} compares towers, that is, parallel encoders, but {type(module).__name__} has no towers "
+                f"at {', '.join(TOWERS.values())}: name the towers' outputs with `sites`"
             )
         resolve_sites(module, self.towers)
         further = f"encodings.{len(TOWERS)}"
         if self.towers == TOWERS and further in paths:
             raise ValueError(
-                f"{self.name}: the module has a third tower, {further}: name the sites of all towers by `sites`"
+                f"{self.name}: the module has a third tower, {further}: name the outputs of all towers with `sites`"
             )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
@@ -296,7 +296,7 @@ class TowerPreference(Observer):
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Train the output layers, average their probabilities, and compare them."""
-        why = "encodings, or the output layers trained on them, are not finite"
+        why = "encodings, or output layers trained on encodings, are not finite"
         return tabulate(self._rows(module, step), _COLUMNS, self.name, step, why)
 
     def _rows(self, module: Module, step: int) -> Iterator[Row]:

@@ -165,8 +165,8 @@ class WordClusters(Observer):
         self._tokens = [names[i] for i in self._ids.tolist()]
         if len(self._ids) <= (components := self.components or 1):
             raise ValueError(
-                f"{self.name}: {len(self._ids)} words occur, too few for {components} components: set "
-                f"fewer `components`, at most {max(0, len(self._ids) - 1)}"
+                f"{self.name}: {len(self._ids)} words occur, too few for {components} components: set `components` to "
+                f"at most {max(0, len(self._ids) - 1)}"
             )
 
     def check_module(self, module: Module) -> None:
@@ -176,7 +176,7 @@ class WordClusters(Observer):
         most = min(_COMPONENTS, width, words - 1)
         components = self.found("components", lambda: most)
         if self.components is None and most < _COMPONENTS:
-            report(self.name, f"{most} components: there are {words} words, {width} numbers each")
+            report(self.name, f"lmdyn finds {most} components, given {words} words of {width} dimensions")
         if width < components:
             raise ValueError(
                 f"{self.name}: {path!r} has width {width}, got {components} components: lower `components`"
@@ -225,7 +225,7 @@ class WordClusters(Observer):
         if not clusters.converged:
             warn(
                 self.name,
-                f"not converged at step {step} after {clusters.iterations} iterations (residual "
+                f"the components did not converge at step {step} in {clusters.iterations} iterations (residual "
                 f"{clusters.residual:.3g}): raise `max_iterations`, or use another learning rate",
             )
         rows: list[Row | DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]

@@ -143,9 +143,9 @@ class DiagnosticProbe(Observer):
             if missing or not self._keys:
                 near = did_you_mean(next(iter(missing), ""), part.label_names) or ";"
                 raise ValueError(
-                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to use'}{near} it has "
-                    f"{', '.join(part.label_names)}: choose `tasks` among these, and `targets` (a custom loader names "
-                    "its labels by an attribute `label_names`, layer to list of names)"
+                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to use'}{near} the layers "
+                    f"are {', '.join(part.label_names)}. Choose `tasks` and `targets` among these layers, or add "
+                    "`label_names` (layer to list of names) to a custom loader"
                 )
 
     def check_module(self, module: Module) -> None:
@@ -192,7 +192,7 @@ class DiagnosticProbe(Observer):
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
         whole = gather_rows(parts, device_of(module))
         if not whole:
-            raise ValueError(f"{self.name}: a split of the probe data is empty")
+            raise ValueError(f"{self.name}: a split of the probe data is empty: pass more data")
         order = whole.pop("order").argsort()
         whole = {key: rows[order] for key, rows in whole.items()}
         activations, labels = ({k[2:]: v for k, v in whole.items() if k[0] == kind} for kind in "xy")
@@ -203,8 +203,8 @@ class DiagnosticProbe(Observer):
         keys = [*self._keys.values(), *(["input_ids"] if self.control else [])]
         if missing := [key for key in keys if key not in seen.batch]:
             raise ValueError(
-                f"{self.name}: expected {', '.join(missing)} in the batches, got {', '.join(seen.batch)}; control "
-                "tasks, which assign a label to each word type, require `input_ids`: set `control: false`"
+                f"{self.name}: expected {', '.join(missing)} in the batches, got {', '.join(seen.batch)}. If "
+                "`input_ids` are missing, set `control: false`: control tasks require `input_ids`"
             )
         mask = seen.tokens
         time = torch.arange(mask.shape[1], device=mask.device)

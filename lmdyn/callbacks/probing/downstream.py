@@ -144,8 +144,8 @@ class Downstream(Observer):
         super().__post_init__()
         if self.max_tokens is not None or self.forward is not None or self.split != "validation":
             raise ValueError(
-                f"{self.name} calls the encoder itself and evaluates on development sets: remove max_tokens, forward "
-                "and split; the probe's train_limit and evaluation_limit limit the number of examples"
+                f"{self.name} calls the encoder itself and evaluates on development sets. Remove `max_tokens`, "
+                "`forward` and `split`; limit examples with the probe's `train_limit` and `evaluation_limit`"
             )
 
     def prepare(self) -> None:
@@ -153,12 +153,12 @@ class Downstream(Observer):
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
         if not names or (set(names) - set(there)):
-            raise ValueError(f"{self.name}: expected tasks of {', '.join(there)}, got {', '.join(names)}")
+            raise ValueError(f"{self.name}: `tasks` are {', '.join(names)}: choose among {', '.join(there)}")
         self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
             raise ValueError(
-                f"{self.name}: expected fine_tuning by task ({', '.join(there)}) or all, got {', '.join(unknown)}"
+                f"{self.name}: expected `fine_tuning` for {', '.join(there)} or `all`, got {', '.join(unknown)}"
             )
         self.parents = (
             self._published_init() if self.init_from is None else self._checked_init(self.init_from)
@@ -169,17 +169,15 @@ class Downstream(Observer):
             if (within := self.fine_tuning_of(name).updates) < whole:
                 cut.append(f"{name} {within:,} of {whole:,}")
         if cut:
-            report(
-                self.name, f"the budget allows fewer updates of fine-tuning than published: {', '.join(cut)}"
-            )
+            report(self.name, f"`budget` allows fewer fine-tuning updates than published: {', '.join(cut)}")
 
     def _published_init(self) -> dict[str, str]:
         own = {task: parent for task, parent in PUBLISHED_INIT.items() if task in self.chosen}
         if missing := [task for task, parent in own.items() if parent not in self.chosen]:
             warn(
                 self.name,
-                f"{', '.join(missing)} start from the pretrained weights, not from an MNLI encoder as published: MNLI "
-                "is not among the tasks",
+                f"{', '.join(missing)} start from the pretrained weights, but published results start from an MNLI "
+                "encoder: add MNLI to `tasks`",
             )
         return {task: parent for task, parent in own.items() if task not in missing}
 
@@ -188,7 +186,7 @@ class Downstream(Observer):
         wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
         if wrong:
             raise ValueError(
-                f"{self.name}: init_from names {', '.join(wrong)}: expected sentence tasks of {', '.join(self.chosen)}"
+                f"{self.name}: init_from names {', '.join(wrong)}: name sentence tasks among {', '.join(self.chosen)}"
             )
         for task in given:
             if _chain(task, given)[-1] in given:
@@ -202,8 +200,8 @@ class Downstream(Observer):
         longest = _longest(task)
         if longest > how.max_sequence_length:
             raise ValueError(
-                f"{self.name}: {name} has examples of {longest} positions, expected at most "
-                f"{how.max_sequence_length}: lower the probe's max_sequence_length, or raise that of `fine_tuning`"
+                f"{self.name}: {name} has examples of {longest} positions, expected at most {how.max_sequence_length}: "
+                "lower the probe's max_sequence_length, or raise max_sequence_length in `fine_tuning`"
             )
         return how
 
@@ -259,7 +257,7 @@ class Downstream(Observer):
         mine = [name for name, r in self._ranks(world_size).items() if r == rank]
         found = {name: of for part in gather(self._fine_tune(module, mine)) for name, of in part.items()}
         broken = [name for name in self.chosen if math.isnan(self._score(name, found[name]["metrics"]))]
-        why = f"the outputs of fine-tuning on {broken}"
+        why = f"fine-tuning diverged on {broken}"
         return tabulate(self._rows(found), {"task": ""}, self.name, step, why)
 
     def _ranks(self, world_size: int) -> dict[str, int]:

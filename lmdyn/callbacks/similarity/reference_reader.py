@@ -66,8 +66,8 @@ class ReferenceReader:
                 self.run(seen.batch)
             except IndexError as error:
                 raise ValueError(
-                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): use one trained "
-                    "with this run's tokenizer"
+                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): use a reference "
+                    "trained with this run's tokenizer"
                 ) from error
             return captured.activations, captured.attentions
 
@@ -96,8 +96,8 @@ def reader_of(
     """
     if reference.copies and is_sharded(module):
         raise ValueError(
-            f"{observer.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it from "
-            "this training and replay it afterwards, or compare with a Checkpoint"
+            f"{observer.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
+            "Compare with a Checkpoint, or replay the observer after training"
         )
     own = observer.paths("sites")
     read = {n: p for n, p in own.items() if has_module(other, p)} if sites is None else dict(sites)
@@ -107,7 +107,7 @@ def reader_of(
     if not read and own:
         raise ValueError(
             f"{observer.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
-            f"{', '.join(own.values())}: name its own with `reference_sites`; it has "
+            f"{', '.join(own.values())}: set `reference_sites` to modules among "
             f"{', '.join(p for p, _ in other.named_modules() if p)}"
         )
     attention = {n: p for n, p in observer.paths("attention_sites").items() if has_module(other, p)}

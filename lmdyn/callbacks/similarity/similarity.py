@@ -165,11 +165,13 @@ class Similarity(StreamingObserver):
             near = did_you_mean(unknown[0], known) or ":"
             raise ValueError(f"unknown measure {', '.join(unknown)}{near} expected one of {', '.join(known)}")
         if self.jackknife not in ((0, BLOCKS) if self.bootstrap else (0, *range(LEAST_BLOCKS, BLOCKS + 1))):
-            some = f"{LEAST_BLOCKS} to {BLOCKS} blocks, {BLOCKS} with a bootstrap, or 0 for none"
+            some = f"{LEAST_BLOCKS} to {BLOCKS} blocks (exactly {BLOCKS} with `bootstrap`), or 0 to omit the jackknife"
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
         self.compared = named_references(Itself() if self.reference is None else self.reference)
         if self.reference_sites and all(isinstance(r, Itself) for r in self.compared.values()):
-            raise ValueError("reference_sites require a reference other than Itself: name `sites` or `pairs`")
+            raise ValueError(
+                "the reference Itself does not support `reference_sites`: set `sites` or `pairs`"
+            )
         self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
         self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
         self._blocks = BLOCKS if self.bootstrap else max(self.jackknife, 1)
@@ -200,7 +202,7 @@ class Similarity(StreamingObserver):
         models, itself = sum(r.number(self.run) for r in others), len(self.compared) - len(others)
         if others:
             held = sum(r.number(self.run) * parameter_bytes(r.example(module)) for r in others)
-            yield Cost(f"{models} models to compare with", held, "name some steps, `Earlier: {at: […]}`")
+            yield Cost(f"{models} models to compare with", held, "choose fewer steps, `Earlier: {at: […]}`")
         pairs = models * len(self.pairs or widths)
         within = len(self.pairs or list(combinations(widths, 2))) * itself
         width = 2 * max(widths.values(), default=0)
@@ -222,7 +224,7 @@ class Similarity(StreamingObserver):
         if tokens <= needed:
             yield expected(
                 f"more than {needed:,} tokens for sites of {widest[-1]} and {widest[0]} dimensions",
-                f"{tokens:,} tokens, of which {needed - tokens + 1:,} correlations are 1 for any data",
+                f"{tokens:,} tokens, so {needed - tokens + 1:,} correlations are 1 for any data",
                 "observe more text (`max_tokens`, `probe`), or use `linear_cka`",
                 # svcca keeps fewer dimensions
                 stops=not {"cca", "pwcca"}.isdisjoint(correlations) and tokens - 1 <= widest[0],
@@ -259,7 +261,10 @@ class Similarity(StreamingObserver):
             theirs = own if reader.itself else _rows(activations, mask, of)
             pairs = self.pairs or reader.pairs(list(own), list(theirs))
             if reader.itself and not pairs and not self.paths("attention_sites"):
-                raise ValueError(f"{self.name}: Itself has one site, {', '.join(own)}: name more `sites`")
+                raise ValueError(
+                    f"{self.name}: the reference Itself requires two sites or more, got {', '.join(own)}: name more "
+                    "`sites`"
+                )
             together = reader.itself and self.pairs is None and self.reference_sites is None
             if together and self._streaming and len(own) > 1:  # one matrix takes less than one for each pair
                 sums["covariances", reader.name, *own].update(own, blocks)
@@ -328,4 +333,4 @@ def _place(pair: Sequence[str]) -> dict[str, Any]:
 
 def _check_known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:
     if site not in among:
-        raise ValueError(f"{of} has no {what} {site!r}: it has {', '.join(among)}")
+        raise ValueError(f"{of} has no {what} {site!r}: choose among {', '.join(among)}")

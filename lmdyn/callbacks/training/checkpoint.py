@@ -77,8 +77,8 @@ class ScheduledCheckpoint(Checkpoint):
             count_updates(trainer)
         if stage == "fit" and not self.weights_only and not resumable:
             raise ValueError(
-                "expected a RunState among the callbacks for ScheduledCheckpoint(weights_only=False), got none: add "
-                "lmdyn.callbacks.RunState(), without which a resumed run differs"
+                "ScheduledCheckpoint(weights_only=False) requires a RunState among the callbacks: add "
+                "lmdyn.callbacks.RunState(), so that a resumed run is exact"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

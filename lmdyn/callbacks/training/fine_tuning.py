@@ -129,7 +129,7 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
         return replace(published, **settings)
     except TypeError as error:
         raise ValueError(
-            f"fine_tuning of {task}: expected attributes of {list(known)}, got {changed} ({error})"
+            f"fine_tuning of {task}: expected settings among {list(known)}, got {changed} ({error})"
         ) from error
 
 

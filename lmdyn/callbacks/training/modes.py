@@ -9,11 +9,11 @@ from lmdyn.analysis.inspection.forward import is_tensor_parallel
 REFUSED: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
     "DeepSpeed": (
         lambda model: any("DeepSpeed" in base.__name__ for base in type(model).__mro__),
-        "observe its checkpoints by `lmdyn analyze`",
+        "observe the checkpoints with `lmdyn analyze`",
     ),
     "tensor parallelism": (
         is_tensor_parallel,
-        "ranks that hold parts of a layer must read the same batch, which observers do not do: observe checkpoints",
+        "ranks with parts of a layer share a batch, but observers give each rank its own batch: observe checkpoints",
     ),
 }
 """How to recognise each mode of training that is not supported, and what to do instead: rows of the guide's table."""
@@ -23,7 +23,7 @@ def refuse_mode(model: nn.Module) -> None:
     """Raise a ValueError, with the remedy, for a mode of training that is not supported."""
     for mode, (is_so, remedy) in REFUSED.items():
         if is_so(model):
-            raise ValueError(f"{mode} is not supported: {remedy}")
+            raise ValueError(f"lmdyn does not support {mode}: {remedy}")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -169,8 +169,8 @@ class RunState(UpdateCount):
         words = (state or {}).get("words")
         if self._starts is not None and words is None:
             raise ValueError(
-                "the schedule has amounts of words, which this checkpoint lacks: resume from another one, or name "
-                "steps or tokens"
+                "the schedule counts words, but this checkpoint has no number of words: resume from another "
+                "checkpoint, or schedule steps or tokens"
             )
         self._words, self._words_base = 0, words or 0
         # what was reached is not due again
@@ -178,9 +178,7 @@ class RunState(UpdateCount):
         before, after = (state or {}).get("reached") or (now, now)
         self._reached = Progress(**before), Progress(**after)
         if state is None or "ranks" not in state:
-            log.warning(
-                "this checkpoint has no resume state (only weights, or not lmdyn's): resuming is not exact"
-            )
+            log.warning("this checkpoint has no resume state of lmdyn, so the resumed run is not exact")
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._loaders = fit_loop["state_dict"].get("combined_loader", [])
@@ -208,17 +206,16 @@ def _check_ranks(
         divided: division of the global batch by each training loader; None if it declares none.
         module: the trained module.
     """
-    before = f"the checkpoint was written by {len(ranks)} ranks, this run has {world_size}: "
+    before = f"{len(ranks)} ranks wrote the checkpoint, but this run has {world_size} ranks. "
     if not divided or None in divided:
         raise ValueError(
-            f"{before}use the same number, since the training data does not declare how its batches are divided "
-            "among ranks (lmdyn's does, but not in checkpoints from before 0.1), or start a new run by loading "
-            "the checkpoint's weights"
+            f"{before}Use {len(ranks)} ranks, or start a new run from the checkpoint's weights: the training data, or "
+            "a checkpoint from before 0.1, does not declare how ranks divide the batches"
         )
     if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
         raise ValueError(
-            f"{before}use the same number, since {type(module).__name__} has a `resume_state` but no "
-            "`redistribute_resume_state(states, rank, world_size)`, or add this method"
+            f"{before}Use {len(ranks)} ranks, or add `redistribute_resume_state(states, rank, world_size)` to "
+            f"{type(module).__name__}, which has a `resume_state`"
         )
 
 
@@ -252,7 +249,7 @@ def is_due(trainer: L.Trainer, schedule: Steps) -> bool:
         return step in schedule
     counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
     if counter is None:
-        raise ValueError("a schedule of words or tokens requires counts: add lmdyn.callbacks.RunState()")
+        raise ValueError("a schedule of words or tokens requires a RunState: add lmdyn.callbacks.RunState()")
     before, now = counter.last_update(trainer)
     return step in schedule or schedule.passed(before, now)
 
@@ -269,8 +266,8 @@ def _word_starts(trainer: L.Trainer) -> Tensor | None:
     found = read_attribute(datamodule_of(trainer), "word_starts")
     if found is None:
         raise ValueError(
-            "a schedule has amounts of words, which this data does not count: name `tokens`, or give the datamodule "
-            "`word_starts`, for each token id the share of its occurrences that begin a word"
+            "a schedule counts words, but this data does not: use `tokens`, or give the datamodule `word_starts`, the "
+            "share of each token id's occurrences that begin a word"
         )
     return torch.as_tensor(np.asarray(found) * 1e6).round().long()
 
@@ -324,7 +321,7 @@ def read_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from Rust
         raise ValueError(
-            f"the tokenizer in {folder} cannot be loaded ({error}): restore its files, or remove the folder"
+            f"lmdyn cannot load the tokenizer in {folder} ({error}): restore the files, or remove the folder"
         ) from error
 
 

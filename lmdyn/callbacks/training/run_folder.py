@@ -69,13 +69,13 @@ def claim_folder(trainer: L.Trainer, checkpoint: Any = None, *, restarts: bool =
         folder = Path(logger.log_dir)
     elif path is not None:
         folder = _folder_of(path)
-        log.info("the run goes on in %s, the folder of its checkpoint", folder)
+        log.info("the run continues in %s, the folder of the checkpoint", folder)
     else:
         folder = _new_folder(trainer, logger)
     if not restarts and holds_observations(folder) and not _same_run(folder, path):
         raise ValueError(
-            f"{folder} contains the observations of another run: choose another folder (a version, name or id of the "
-            "logger), resume that run from a checkpoint in its resume/, or remove it"
+            f"{folder} contains the observations of another run: choose another folder (the logger's version, name or "
+            "id), resume the other run from a checkpoint in resume/, or remove the folder"
         )
     if trainer.is_global_zero:
         setattr(trainer, _CLAIMED, folder)

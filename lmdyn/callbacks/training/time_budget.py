@@ -96,16 +96,16 @@ class TimeBudget(L.Callback):
         if trainer.lr_scheduler_configs:
             kinds = sorted({type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs})
             raise ValueError(
-                f"expected a module without scheduler, as TimeBudget sets the learning rate, got {', '.join(kinds)}: "
-                "remove it from configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
+                f"TimeBudget sets the learning rate, but the module has {', '.join(kinds)}: remove the scheduler from "
+                "configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Store the optimizer's own rates; end immediately if the budget was already spent."""
         if self._saved_budget not in (None, self._budget):
             raise ValueError(
-                f"the saved run had the budget {self._saved_budget}, this one has {self._budget}: the rate depends on "
-                "it, so resume with the same one; to train longer, start a new run from the weights"
+                f"the saved run had the budget {self._saved_budget}, but this run has {self._budget}, which changes "
+                "the learning rate. Resume with the saved budget; to train longer, start a new run from the weights"
             )
         if self._rates is None:
             self._rates = [float(group["lr"]) for group in _groups(trainer)]
@@ -132,8 +132,8 @@ class TimeBudget(L.Callback):
         groups = _groups(trainer)
         if self._set is not None and [float(group["lr"]) for group in groups] != self._set:
             raise ValueError(
-                f"TimeBudget set the learning rates {self._set}, but something else changed them to "
-                f"{[group['lr'] for group in groups]}: disable it (lmdyn's LSTMs: `anneal_factor: null`)"
+                f"TimeBudget set the learning rates {self._set}, but other code changed the rates to "
+                f"{[group['lr'] for group in groups]}: disable the other code (lmdyn's LSTMs: `anneal_factor: null`)"
             )
         # every rank calls this at the same updates: the step is equal on all of them
         spent = float(trainer.strategy.broadcast(self.seconds_spent)) / (3600 * self.hours)
@@ -145,9 +145,7 @@ class TimeBudget(L.Callback):
         if spent >= 1:
             trainer.should_stop = True
             if trainer.is_global_zero:
-                log.info(
-                    "the budget of %g hours is spent, after %d updates", self.hours, updates(trainer) + 1
-                )
+                log.info("the budget of %g hours is spent after %d updates", self.hours, updates(trainer) + 1)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock; warn if training ended before the rate reached 0."""

@@ -159,34 +159,37 @@ class WeightSpectra(Observer):
             sharded and not any(hasattr(x, "full_tensor") or hasattr(x, "unshard") for x in parts)
         ):
             raise ValueError(
-                f"{self.name}: expected weights that are whole or sharded by fully_shard, got another kind of shards: "
-                "remove the observer from this training, and replay it afterwards by `lmdyn analyze`"
+                f"{self.name}: expected weights that are whole or sharded by fully_shard, got other shards. Remove the "
+                "observer, and replay the observer after training with `lmdyn analyze`"
             )
         if not found.matrices:
             raise ValueError(
-                f"{self.name}: expected parameters with at least two rows and two columns, got none in "
-                f"{type(module).__name__}: remove the observer"
+                f"{self.name}: no parameter of {type(module).__name__} has at least two rows and two columns: remove "
+                "the observer"
             )
         if sharded and self.gradients:
             raise ValueError(
-                f"{self.name}: gradients of sharded weights are computed in a training step only: set "
-                "`gradients: false`, and replay them by `lmdyn analyze`"
+                f"{self.name}: lmdyn computes gradients of sharded weights only in a training step. Set `gradients: "
+                "false`, or replay with `lmdyn analyze`"
             )
         for sentence in found.notes:
             report(self.name, sentence)
         for path, why in self._found_heads(module).left_out.items():
-            report(self.name, f"QK and OV of {path} are left out: {why}")
+            report(self.name, f"lmdyn leaves out QK and OV of {path}: {why}")
         if isinstance(tables := token_tables(module), str):
-            report(self.name, f"the alignment of embedding and output layer is left out: {tables}")
+            report(self.name, f"lmdyn leaves out the alignment of embedding and output layer: {tables}")
         for name, reference in self.compared.items():
             if not (reference.copies and sharded):
                 self._check_reference(name, reference.example(module), found.matrices)
             elif self.reference is None:
-                report(self.name, f"distances from {name} are left out for sharded weights: replay them")
+                report(
+                    self.name,
+                    f"lmdyn leaves out distances from {name} for sharded weights: replay the observer",
+                )
             else:
                 raise ValueError(
-                    f"{self.name}: reference {name!r} is a copy of the module, whose weights are sharded: remove it "
-                    "from this training and replay it afterwards, or compare with a Checkpoint"
+                    f"{self.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
+                    "Compare with a Checkpoint, or replay the observer after training"
                 )
 
     def _check_reference(self, name: str, other: Module, matrices: Sequence[WeightMatrix]) -> None:
@@ -194,11 +197,11 @@ class WeightSpectra(Observer):
         missing = [m.site for m in matrices if m.name not in theirs]
         if len(missing) == len(matrices):
             raise ValueError(
-                f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the matrices of this module, "
-                "by name and shape: compare with a checkpoint of the same architecture"
+                f"{self.name}: reference {name!r} ({type(other).__name__}) shares no matrix with this module by name "
+                "and shape: compare with a checkpoint of the same architecture"
             )
         if missing:
-            report(self.name, f"no distances from {name} of {', '.join(missing)}, which it lacks")
+            report(self.name, f"{name} lacks {', '.join(missing)}: lmdyn leaves out their distances")
 
     def _found_heads(self, module: Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

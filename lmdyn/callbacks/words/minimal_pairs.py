@@ -161,7 +161,7 @@ class MinimalPairs(ScoredTexts):
         if self.ngram is not None:
             if self.run.datamodule is None:
                 raise ValueError(
-                    f"{self.name}: `ngram` counts the run's training text, but there is none: omit `ngram`"
+                    f"{self.name}: `ngram` requires training text, but the run has no training text: omit `ngram`"
                 )
             require((HasTrainingPart,), self.name, datamodule=self.run.datamodule)
             self._train = self.part("train", data=self.run.datamodule)
@@ -199,9 +199,9 @@ class MinimalPairs(ScoredTexts):
         if self.indistinct.any():
             yield expected(
                 "pairs that differ in words that the tokenizer knows",
-                f"{self.indistinct.sum()} of {len(self.pairs)} that differ in unknown ones or not at all, such as "
-                f"{first_row(self.pairs, self.indistinct)}",
-                "these pairs count half; choose pairs of words that the model knows",
+                f"{self.indistinct.sum()} of {len(self.pairs)} pairs that differ in unknown words or not at all, such "
+                f"as {first_row(self.pairs, self.indistinct)}",
+                "choose pairs of known words; lmdyn counts each other pair as half right",
                 stops=False,
             )
         yield from super().foresee(module)

@@ -160,7 +160,7 @@ class NgramDivergence(StreamingObserver):
             mask = getattr(self.run.tokenizer, "mask_token_id", None)
             if mask is None:
                 raise ValueError(
-                    f"{self.name}: expected a tokenizer with a mask_token, which a masked model requires"
+                    f"{self.name}: the tokenizer of a masked model has no mask_token: add a mask_token"
                 )
             rows = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
             self._probe_set = ProbeSet(rows)
@@ -244,7 +244,7 @@ class NgramDivergence(StreamingObserver):
             yield place, {"positions": float(kept.sum())}
             if not kept.any():
                 none = f"no position of the probe set has a {smoothing} model of order {n}"
-                report(self.name, f"{none}: its contexts do not occur in the training text")
+                report(self.name, f"{none}: the contexts do not occur in the training text")
                 continue
             values = {
                 "kl": float(kl[kept].mean()),
@@ -272,7 +272,7 @@ def count_ngrams(
             new.mkdir()
             counts = NgramCounts.of(texts_of(train, masked), vocab_size, order, new)
             total = int(counts.levels[0].counts.sum())
-            report(observer.name, f"{total:,} training tokens are counted in {folder}")
+            report(observer.name, f"lmdyn counts {total:,} training tokens in {folder}")
             if not found:  # unknown whether the text is the same
                 shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another worker was first

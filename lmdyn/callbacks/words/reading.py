@@ -152,7 +152,7 @@ class Reading(ScoredTexts):
         known = [name for name in _OF_WORD if self.rows[name].notna().any()]
         self.baselines = {"word": known, "spillover": [*known, *_SPILLOVER]}
         if "frequency" not in known:
-            report(self.name, "the data has no log frequency: the baselines leave it out")
+            report(self.name, "the data has no log frequency: the baselines leave out log frequency")
 
     def check_module(self, module: Module) -> None:
         """Encode the texts as the module reads them."""
@@ -166,16 +166,16 @@ class Reading(ScoredTexts):
         if without.any():
             yield expected(
                 "words with at least one token",
-                f"{without.sum()} of {len(self.rows)} without one, such as {first_row(self.rows, without)}",
-                "they are left out",
+                f"{without.sum()} of {len(self.rows)} words without a token, such as {first_row(self.rows, without)}",
+                "lmdyn leaves out words without a token",
                 stops=False,
             )
         for time in self.times:
             if (zero := self.rows[time].le(0).to_numpy()).any():
                 yield expected(
                     f"times above 0 in {time}",
-                    f"{zero.sum()} of {len(self.rows)} others, such as {first_row(self.rows, zero)}",
-                    "they count as times: write an empty cell where a word was not read",
+                    f"{zero.sum()} of {len(self.rows)} times of 0 or less, such as {first_row(self.rows, zero)}",
+                    "write an empty cell where a reader skipped a word",
                     stops=False,
                 )
             predictors = len(self.baselines["spillover"])
@@ -186,7 +186,7 @@ class Reading(ScoredTexts):
                 yield expected(f"{needed} words with {time}", str(there), "observe more words")
             elif self.rows.loc[known, time].nunique() < 2:
                 yield expected(
-                    f"different times in {time}", "the same for all words", "leave it out of `times`"
+                    f"different times in {time}", "the same for all words", f"remove {time} from `times`"
                 )
         yield from super().foresee(module)
 

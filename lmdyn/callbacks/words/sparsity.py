@@ -199,7 +199,9 @@ class Sparsity(StreamingObserver):
         if self.found("pos_classes", lambda: tagged):
             self.samples |= self._class_samples(special)
         elif self.pos_classes is None:
-            report(self.name, "the training data has no layer `upos`: ρ within parts of speech is left out")
+            report(
+                self.name, "the training data has no layer `upos`: lmdyn leaves out ρ within parts of speech"
+            )
         self.samples |= frequency_samples(self.counts, self.samples)
 
     def _class_samples(self, special: Bool[Tensor, "vocabulary"]) -> dict[str, Bool[Tensor, "vocabulary"]]:
@@ -211,7 +213,7 @@ class Sparsity(StreamingObserver):
         except ValueError as error:
             if self.pos_classes is not None:  # requested
                 raise ValueError(f"{self.name}: {error}, or set `pos_classes: false`") from None
-            report(self.name, f"the samples matched in frequency are left out: {error}")
+            report(self.name, f"lmdyn leaves out the samples matched in frequency: {error}")
             self.upos, samples = find(matched_size=None)
         return samples
 
@@ -219,12 +221,14 @@ class Sparsity(StreamingObserver):
         """Find the sites; raise an error for an encoder-decoder, whose sites read another text than it predicts."""
         if is_encoder_decoder(module):
             raise ValueError(
-                f"{self.name}: {type(module).__name__} is an encoder-decoder: it predicts the words of the "
-                "decoder, but its sites have those of the encoder; observe it with LearningCurves and Similarity"
+                f"{self.name}: {type(module).__name__} is an encoder-decoder: its losses belong to the decoder's "
+                "words, but its sites to the encoder's words. Use LearningCurves and Similarity"
             )
         super().check_module(module)
         if self.gradients and not self.paths("sites"):
-            raise ValueError(f"{self.name}: gradients require `sites`, got none: set `gradients: false`")
+            raise ValueError(
+                f"{self.name}: `gradients` requires `sites`: name `sites`, or set `gradients: false`"
+            )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires, and sums by word."""

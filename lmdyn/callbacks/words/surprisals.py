@@ -143,12 +143,12 @@ class Surprisals(StreamingObserver):
         if isinstance(given, str | Path):
             if not Path(given).is_file():
                 raise ValueError(
-                    f"{self.name}: `words` is {str(given)!r}: expected a file, or a list of words"
+                    f"{self.name}: `words` is {str(given)!r}: expected a file or a list of words"
                 )
             given = [line.strip() for line in Path(given).read_text(encoding="utf-8-sig").splitlines()]
             self._found["words"] = given = [word for word in given if word]
         if given is not None and not given:
-            raise ValueError(f"{self.name}: `words` has no words: name some, or leave it out")
+            raise ValueError(f"{self.name}: `words` is empty: name words, or remove `words`")
         return None if given is None else list(dict.fromkeys(given))
 
     def check_module(self, module: nn.Module) -> None:
@@ -156,8 +156,7 @@ class Surprisals(StreamingObserver):
         super().check_module(module)
         if is_encoder_decoder(module):
             raise ValueError(
-                f"{self.name}: expected a causal or masked model, got an encoder-decoder, which predicts a text of its "
-                "own: use LearningCurves"
+                f"{self.name}: expected a causal or masked model, got an encoder-decoder: use LearningCurves"
             )
         if self.chosen is None:
             self.shifted = self._next_token()
@@ -203,7 +202,7 @@ class Surprisals(StreamingObserver):
         self._numbers = torch.tensor([number[spelled[code]] for code in codes], dtype=torch.int64)
         self._last = torch.tensor([last[word] for word in self.chosen], dtype=torch.int64)
         begin, inside = int(self.table.begins.sum()), int(self.table.continues.sum())
-        pieces = f"{begin} of {len(self.table.begins)} tokens begin a word, {inside} continue one"
+        pieces = f"{begin} of {len(self.table.begins)} tokens begin a word, {inside} tokens continue a word"
         report(self.name, f"{len(self.chosen)} words; {pieces}")
 
     def _unigram(self, places: pd.DataFrame) -> "pd.Series[float]":
@@ -212,8 +211,8 @@ class Surprisals(StreamingObserver):
         source = self.found("frequency", lambda: "train" if possible else "probe")
         if source == "train" and not self.table.whole_words:
             raise ValueError(
-                f"{self.name}: `frequency: train` requires a tokenizer of whole words: counts are those of pieces; "
-                "use `frequency: probe`"
+                f"{self.name}: `frequency: train` requires a tokenizer of whole words, but the counts are counts of "
+                "pieces: use `frequency: probe`"
             )
         if source == "probe":
             return -places["word"].value_counts(normalize=True).map(math.log2)
@@ -253,12 +252,12 @@ class Surprisals(StreamingObserver):
         unknown = [word for word in self.listed or () if self._is_unknown(word)]
         rare = [word for word in self.listed or () if word not in {*self.chosen, *unknown}]
         for words, of, what in (
-            (unknown, "words that the tokenizer can spell", "choose words of the tokenizer, in its case"),
+            (unknown, "words that the tokenizer can spell", "choose words in the tokenizer's vocabulary"),
             (rare, f"words with {contexts}", remedy),
         ):
             if words:
                 some = ", ".join(words[:_SOME]) + ", …" * (len(words) > _SOME)
-                got = f"{len(words)} of {len(self.listed or ())} others ({some}), which have no rows"
+                got = f"{len(words)} of {len(self.listed or ())} words without rows ({some})"
                 yield expected(of, got, what, stops=False)
 
     def _is_unknown(self, word: str) -> bool:

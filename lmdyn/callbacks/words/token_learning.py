@@ -171,15 +171,15 @@ class TokenLearning(Observer):
         tokenizer = self.run.tokenizer
         if tokenizer is None or tokenizer.mask_token_id is None:
             raise ValueError(
-                f"{self.name}: expected the tokenizer of a masked language model, got one without mask token "
-                f"({type(tokenizer).__name__}): a causal model predicts the next word and reconstructs none; "
-                "observe it with LearningCurves, or add a mask_token to the tokenizer"
+                f"{self.name}: the tokenizer ({type(tokenizer).__name__}) has no mask token, but reconstruction "
+                "requires a masked language model. Observe a causal model with LearningCurves, or add a mask_token to "
+                "the tokenizer"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if batch is None or not {"input_ids", "words"} <= batch.keys():
             raise ValueError(
-                f"{self.name}: expected batches with `input_ids` and `words` (the word of each token), "
-                f"got {', '.join(sorted(batch or ())) or 'none'}: pass a `probe` with them, such as a SpanCorpus"
+                f"{self.name}: expected batches with `input_ids` and `words` (the word of each token), got "
+                f"{', '.join(sorted(batch or ())) or 'none'}: pass a `probe` with these entries, such as a SpanCorpus"
             )
         self._groupings: dict[str, _Grouping] = {
             by: self._grouping(by) for by in self._chosen_groupings(batch)
@@ -197,8 +197,7 @@ class TokenLearning(Observer):
         if unknown:
             warn(
                 self.name,
-                f"{unknown} of {total} words have a piece that is the unknown token {tokenizer.unk_token!r}: they are "
-                "left out",
+                f"lmdyn leaves out {unknown} of {total} words that contain the unknown token {tokenizer.unk_token!r}",
             )
 
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
@@ -215,14 +214,14 @@ class TokenLearning(Observer):
         if self.by is None and not layers:
             raise ValueError(
                 f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got "
-                f"{', '.join(known) or 'none'}: choose groupings by `by`, such as ['rank'] or []"
+                f"{', '.join(known) or 'none'}: set `by` to other groupings, such as ['rank'] or []"
             )
         of_tags = ("pos", "verb_form") if "xpos" in layers else ("upos",)
         by = self.by if self.by is not None else (*of_tags, *(("rank",) if self.bands else ()))
         if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
             raise ValueError(
                 f"{self.name}: groupings {', '.join(by)} require layers {', '.join(missing)}, got {', '.join(known)}: "
-                "choose others by `by`"
+                "set `by` to other groupings"
             )
         return by
 
@@ -244,7 +243,7 @@ class TokenLearning(Observer):
         if not any(tag in of_tag for tag in labels):
             raise ValueError(
                 f"{self.name}: grouping {by!r} expects Penn Treebank tags in the layer 'xpos', got "
-                f"{', '.join(labels[:10])}…: choose other groupings by `by`, such as ['upos']"
+                f"{', '.join(labels[:10])}…: set `by` to other groupings, such as ['upos']"
             )
         return _Grouping(list(groups), layer, torch.tensor([of_tag.get(tag, -1) for tag in labels]))
 

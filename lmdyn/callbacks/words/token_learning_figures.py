@@ -64,7 +64,7 @@ def _draw(table: pd.DataFrame, half: "pd.Series[float]", quantity: str, by: str)
             ax.set_yticks([])
             fig.say_why_empty(
                 ax,
-                f"no group was learned: at the last step, at most\n{LEAST:.0%} of the words of each are right",
+                f"the model learned no group: at the last step,\nat most {LEAST:.0%} of a group's words are right",
             )
         else:  # values that end near 0 can be many times that by chance
             fig.from_zero(ax, min(1.5, ax.get_ylim()[1]))

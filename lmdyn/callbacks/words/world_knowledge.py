@@ -111,7 +111,7 @@ class WorldKnowledge(Observer):
         if missing := [name for name in ("relation", "fact") if name not in self.probe_set.label_names]:
             raise ValueError(
                 f"{self.name}: the `label_names` of the probe set lack {', '.join(missing)}: pass a FactCorpus as "
-                "`probe`, or name each relation and each fact there"
+                "`probe`, or name each relation and each fact in `label_names`"
             )
         facts = self._facts
         self._found |= {"templates": facts.templates, "relation_kinds": facts.relation_kinds}
@@ -128,9 +128,9 @@ class WorldKnowledge(Observer):
         unknown = sum(o in special for o in objects)
         if unknown:
             yield expected(
-                "facts whose object is a word of the vocabulary",
-                f"{unknown} of {len(objects)} whose object is a special token",
-                "remove them, or train the tokenizer on text that contains these words",
+                "facts with a word of the vocabulary as object",
+                f"{unknown} of {len(objects)} facts with a special token as object",
+                "remove these facts, or train the tokenizer on text that contains the objects",
                 stops=unknown == len(objects),
             )
         if not set(objects) & set(self._facts.candidates):

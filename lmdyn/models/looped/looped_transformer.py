@@ -46,13 +46,13 @@ class LoopedTransformer(nn.Module):
         config: PreTrainedConfig = given.config
         if missing := [name for name in _PARTS if not hasattr(given, name)]:
             raise ValueError(
-                f"{type(given).__name__} has no {', '.join(missing)}: set `family` to one whose layers have the "
-                "interface of Llama's, such as llama, olmo2 or qwen3"
+                f"{type(given).__name__} has no {', '.join(missing)}: set `family` to a family with layers like "
+                "Llama's, such as llama, olmo2 or qwen3"
             )
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
             raise ValueError(
-                f"{type(given).__name__} has layers with attention {sorted(kinds)}: expected full attention in all"
+                f"{type(given).__name__} has layers with attention {sorted(kinds)}: expected only full attention"
             )
         size = int(config.hidden_size)
         self.config, self.injection, self.initial, self.seed = config, injection, initial, seed

@@ -86,7 +86,7 @@ def test_layers_of_each_architecture_iterated_are_the_model(name, attention):
     assert f.shared == (name in ("albert", "looped_llama"))
     assert len(f.maps) == 2
     if not f.shared:
-        with pytest.raises(ValueError, match="time is depth"):
+        with pytest.raises(ValueError, match="a time step is a layer"):
             f(f.start(b))
     x = iterated(f, f.start(b))
     called = model.encoder if name == "t5" else model
@@ -103,7 +103,7 @@ def test_layers_of_each_architecture_iterated_are_the_model(name, attention):
 
 @pytest.mark.parametrize("name", ["own_lstm", "deep_lstm", "deep_gru"])
 def test_recurrent_layers_are_refused(name):
-    with pytest.raises(ValueError, match="recurrent layers, whose state runs over the tokens"):
+    with pytest.raises(ValueError, match="recurrent layers with a state that runs over the tokens"):
         EncoderMap(ARCHITECTURES[name](), example_batch(name))
 
 
@@ -191,6 +191,6 @@ def test_why_a_model_cannot_be_run_is_said():
                 x = torch.tanh(self.core(x))
             return x @ torch.ones(5)
 
-    with pytest.raises(ValueError, match=r"Broken cannot be run: RuntimeError: size mismatch") as caught:
+    with pytest.raises(ValueError, match=r"lmdyn cannot run Broken: RuntimeError: size mismatch") as caught:
         EncoderMap(Broken(), {"input_ids": torch.tensor([[1, 2, 3]])})
     assert isinstance(caught.value.__cause__, RuntimeError)

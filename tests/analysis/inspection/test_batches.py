@@ -39,11 +39,11 @@ def test_names_take_an_entry_and_leave_the_rest():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (IDS.float(), r"a float32 \(2, 3\): name the entries by `batch:"),
+        (IDS.float(), r"a float32 \(2, 3\). Set `batch:"),
         ((IDS,), r"a tuple of \[int64 \(2, 3\)\]"),
         ((IDS, TARGETS[:, :2]), r"a tuple of \[int64 \(2, 3\), int64 \(2, 2\)\]"),
         ({"idx": IDS, "tokens": IDS}, r"a dict of \{idx: int64 \(2, 3\), tokens"),
-        ({"source": IDS}, "name the entries"),
+        ({"source": IDS}, "Set `batch:"),
         ("text", "got text"),
     ],
 )

@@ -114,7 +114,7 @@ def test_masked_models_with_hugging_faces_collator(name):
 def test_masked_models_on_text_that_is_not_masked_are_refused(name):
     module, batch = ARCHITECTURES[name](), causal_batch()
     for given in (batch, shifted(batch)):
-        with pytest.raises(ValueError, match=r"labels equal the token .* by either convention.*mlm=True"):
+        with pytest.raises(ValueError, match=r"labels equal the token .* under either convention.*mlm=True"):
             label_convention(module, [given])
 
 
@@ -175,8 +175,8 @@ def test_a_copying_model_is_warned_of():
     module = Copying()
     found = label_convention(module, [batch])
     assert found.convention == "next"
-    assert "a probability of 1.00" in found.warning
-    assert "labels that were not shifted" in found.warning
+    assert "(probability 1.00)" in found.warning
+    assert "labels without a shift" in found.warning
     assert mean_loss(module, batch, found) > 10
     assert mean_loss(module, batch, LabelDecision("aligned")) < 1e-5  # the lie
 
@@ -184,7 +184,9 @@ def test_a_copying_model_is_warned_of():
 def test_labels_shifted_the_wrong_way_round_are_refused():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"] = batch["labels"].roll(1, 1)
-    with pytest.raises(ValueError, match=r"equal the token one position before them.*by either convention"):
+    with pytest.raises(
+        ValueError, match=r"equal the token one position before them.*under either convention"
+    ):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 
@@ -227,14 +229,14 @@ class Gated(nn.Module):
 def test_a_shut_gate_does_not_make_a_model_causal():
     batch = causal_batch(lengths=(12, 12))
     assert label_convention(Gated(causal=True), [batch]).convention == "next"
-    with pytest.raises(ValueError, match="by either convention"):
+    with pytest.raises(ValueError, match="under either convention"):
         label_convention(Gated(causal=False), [batch])
 
 
 def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
     module = Copying(VOCABULARY)
     nn.init.ones_(module.table.weight)
-    with pytest.raises(ValueError, match="no changed token has an effect"):
+    with pytest.raises(ValueError, match="changing a token does not change"):
         label_convention(module, [causal_batch()])
     assert label_convention(module, [masked_batch()]).convention == "aligned"
 
@@ -242,7 +244,7 @@ def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
 def test_numbers_that_are_none_are_asked_about():
     module = ARCHITECTURES["llama"]()
     nn.init.constant_(module.lm_head.weight, torch.nan)
-    with pytest.raises(ValueError, match=r"not finite .*declare it"):
+    with pytest.raises(ValueError, match=r"not finite .*set `labels: aligned`"):
         label_convention(module, [causal_batch()])
     found = label_convention(module, [masked_batch()])
     assert (found.convention, found.reading) == ("aligned", "unknown")
@@ -271,7 +273,7 @@ def test_pads_that_have_labels_are_left_out():
 
 def test_repeats_tell_nothing():
     ids = torch.full((3, 10), 7)
-    with pytest.raises(ValueError, match="equal both the token at their own position and the next"):
+    with pytest.raises(ValueError, match="equal both the token at their position and the next"):
         label_convention(Copying(), [{"input_ids": ids, "labels": ids}])
     told = torch.tensor([[7, 7, 7, 3, 3, 7]])
     found = label_convention(
@@ -301,7 +303,7 @@ def test_labels_that_are_no_tokens_are_those_of_their_place():
 def test_labels_half_of_which_are_this_and_half_that():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"][0] = batch["labels"][0].roll(-1)
-    with pytest.raises(ValueError, match="of 22, 11 equal the token at their own position, 11 equal"):
+    with pytest.raises(ValueError, match="of 22 labels, 11 equal the token at their own position, 11 equal"):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 
@@ -310,7 +312,7 @@ def test_one_place_leaked_is_refused():
     module = Copying(VOCABULARY)
     module.forward = lambda input_ids: sum(module.table(input_ids.roll(-k, 1)) for k in (0, 1))
     batch = causal_batch(lengths=(12, 12))
-    with pytest.raises(ValueError, match="by either convention"):
+    with pytest.raises(ValueError, match="under either convention"):
         label_convention(module, [batch])
     found = label_convention(module, [shifted(batch)])
     assert found.convention == "next"  # one place earlier, where the label has not been read
@@ -321,7 +323,7 @@ def test_one_place_leaked_is_refused():
 
 def test_shapes_that_do_not_fit():
     module, batch = ARCHITECTURES["llama"](), causal_batch(lengths=(12, 12))
-    with pytest.raises(ValueError, match=r"belong to inputs without the last"):
+    with pytest.raises(ValueError, match=r"leave out the last input"):
         label_convention(module, [{**batch, "labels": batch["labels"][:, 1:]}])
     with pytest.raises(ValueError, match="without a batch"):
         label_convention(module, [])

@@ -474,7 +474,7 @@ def test_what_cannot_be_seen_is_said():
     found = find_sites(Around(in_place, layers=nn.ModuleList([Layer(), Layer()])), batch)
     assert "block_00" not in found.sites
     assert "block_01" in found.sites
-    assert "overwritten in place" in said(found)
+    assert "overwrites the output" in said(found)
 
     with pytest.raises(ValueError, match="input_ids"):
         find_sites(H.OwnLSTM(), {"idx": batch["input_ids"]})
@@ -524,7 +524,7 @@ def test_a_position_bias_is_no_attention():
         assert find_sites(model, batch).attention == ({} if bias_only else {"block_00": "layers.0.attn"})
         with capture(model, {}, attention_sites={"a": "layers.0.attn"}):
             if bias_only:
-                with pytest.raises(RuntimeError, match="rows add up to 1"):
+                with pytest.raises(RuntimeError, match="rows that add up to 1"):
                     model(batch["input_ids"])
             else:
                 model(batch["input_ids"])

@@ -50,7 +50,7 @@ class TestLayers:
             (nn.LSTM(3, 4, bidirectional=True), ValueError, "one direction"),
             ([nn.LSTM(3, 4), nn.LSTM(4, 4, proj_size=2)], ValueError, "without projections"),
             (nn.ModuleList(), ValueError, "got none"),
-            ([nn.LSTM(3, 4), nn.LSTM(5, 4)], ValueError, "4 units is followed by one that expects 5"),
+            ([nn.LSTM(3, 4), nn.LSTM(5, 4)], ValueError, "4 units comes before a layer that expects 5"),
         ],
     )
     @pytest.mark.usefixtures("unchecked")

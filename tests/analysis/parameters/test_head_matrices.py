@@ -249,7 +249,7 @@ SQUARE = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), (8, 8))
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (OwnAttention(**linears(a=(8, 8), b=(8, 8))), "none of the known names"),
+        (OwnAttention(**linears(a=(8, 8), b=(8, 8))), "no names that lmdyn knows"),
         (OwnAttention(**linears(**SQUARE)), "declares neither the number of its heads"),
         (OwnAttention(**linears(**SQUARE), num_heads=3), "do not fit 3 heads"),
         (

@@ -80,7 +80,7 @@ def test_a_straight_line_gets_as_many_states_as_are_tried():
         (np.full((20, 5, 1), np.nan), {}, "expected finite values"),
         (np.ones((20, 5)), {}, "expected finite values"),
         (np.random.default_rng(0).random((20, 5, 1)), {"most": 1}, "expected most of at least 2"),
-        (np.random.default_rng(0).random((20, 5, 1)), {"restarts": 0}, "at least one restart"),
+        (np.random.default_rng(0).random((20, 5, 1)), {"restarts": 0}, "restarts of at least 1"),
     ],
 )
 def test_unsuitable_values_are_refused(values, settings, message):

@@ -107,7 +107,7 @@ class TestPreference:
             for towers in ({"primary": 2}, {"primary": -1}, {"other": 2}, {"primary": 1, "other": 1}):
                 with pytest.raises(ValueError, match="two different towers of 2"):
                     f(predictions, **towers)
-        with pytest.raises(ValueError, match="no positions"):
+        with pytest.raises(ValueError, match="no position"):
             A.primary_tower(A.TowerPredictions(3, 2).reduce())
 
 

@@ -185,7 +185,7 @@ def changed(**changes):
                 spans={t: s[:0] for t, s in PARTS[2].spans.items()},
                 labels={t: y[:0] for t, y in PARTS[2].labels.items()},
             ),
-            "expected at least one span",
+            "there are no spans",
         ),
     ],
 )

@@ -74,7 +74,7 @@ class TestLinear:
         assert float(linear_cka(torch.eye(5), torch.eye(5))) == pytest.approx(1)
         streamed = lambda x, y, debiased: stream(x, y, 2).linear_cka(debiased)  # noqa: E731
         for f in (linear_cka, partial(kernel_cka, kernel="linear"), streamed):
-            with pytest.raises(ValueError, match="x has an unbiased HSIC with itself of 0"):
+            with pytest.raises(ValueError, match="the unbiased HSIC of x with itself is 0"):
                 f(torch.eye(5), torch.randn(5, 2, generator=g), debiased=True)
 
 

@@ -39,5 +39,5 @@ def test_scores_that_are_not_finite_give_no_answer():
 
 @pytest.mark.parametrize("right", [[0, 0], [1, 1], [1]])
 def test_an_item_has_one_right_option(right):
-    with pytest.raises(ValueError, match="one right option an item"):
+    with pytest.raises(ValueError, match="one right option per item"):
         choice_accuracy([1.0, 2.0], [0, 0], right)

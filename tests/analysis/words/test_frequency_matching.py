@@ -41,8 +41,8 @@ class TestMatchFrequency:
 
     def test_impossible_match_says_what_is_possible(self):
         first, second = torch.tensor([100] * 50), torch.tensor([100] * 7 + [9000] * 50)
-        with pytest.raises(ValueError, match=r"no ranges of 20 words.*largest size that can be matched is 7"):
+        with pytest.raises(ValueError, match=r"no ranges of 20 words.*largest size with a match is 7"):
             match_frequency(first, second, size=20, tolerance=0.01)
         assert len(match_frequency(first, second, size=7, tolerance=0.01).second) == 7
-        with pytest.raises(ValueError, match="largest size that can be matched is 0"):
+        with pytest.raises(ValueError, match="largest size with a match is 0"):
             match_frequency(torch.tensor([1.0]), torch.tensor([1000.0]), size=1)

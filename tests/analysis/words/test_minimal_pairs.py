@@ -39,7 +39,7 @@ def test_ties_count_half_or_are_drawn():
     np.testing.assert_array_equal(many, pair_accuracy(np.ones(4000), np.ones(4000), ties="draw"))
     assert not np.array_equal(many, pair_accuracy(np.zeros(4000), np.zeros(4000), ties="draw", seed=1))
     np.testing.assert_array_equal(pair_accuracy(good, bad, ties="draw")[[0, 2, 3]], [1, 0, np.nan])
-    with pytest.raises(ValueError, match="as many scores"):
+    with pytest.raises(ValueError, match="scores of one shape"):
         pair_accuracy([1.0], [1.0, 2.0])
 
 

@@ -131,9 +131,9 @@ def test_missing_numbers_and_predictors_that_say_nothing():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ((np.ones(9), np.arange(9.0), np.arange(9.0)[:, None]), "expected times that differ, of more than 3 words"),
+        ((np.ones(9), np.arange(9.0), np.arange(9.0)[:, None]), "expected different times of more than 3 words"),
         ((np.arange(3.0), np.arange(3.0) % 2, np.arange(3.0)[:, None]), "with all predictors, got 3"),
-        ((np.arange(3.0), np.arange(4.0), np.ones((3, 1))), r"expected \(n,\), \(n,\) and \(n, k\), got \(3,\)"),
+        ((np.arange(3.0), np.arange(4.0), np.ones((3, 1))), r"expected shapes \(n,\), \(n,\) and \(n, k\), got \(3,\)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted(given, says):

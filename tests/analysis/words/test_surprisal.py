@@ -201,14 +201,14 @@ def test_what_is_refused(causal, masked, caplog):
     model, tokenizer = causal
     with pytest.raises(ValueError, match="none of 2 texts contains a word"):
         surprisals(model, tokenizer, ["", "  "])
-    with pytest.raises(ValueError, match="its tokenizer requires a mask_token"):
+    with pytest.raises(ValueError, match="the tokenizer has no mask_token"):
         surprisals(masked[0], tokenizer, TEXTS)
     with pytest.raises(ValueError, match=r"the model predicts 20 pieces, got the piece \d+"):
         surprisals(nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 20)), tokenizer, TEXTS)
     with pytest.raises(ValueError, match="context must be at least 4"):
         surprisals(model, tokenizer, TEXTS, context=2)
     bigrams = nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 400))
-    with pytest.raises(ValueError, match="cannot be measured: set `objective`"):
+    with pytest.raises(ValueError, match="causal or masked: set `objective`"):
         surprisals(bigrams, masked[1], TEXTS)
     assert len(surprisals(bigrams, masked[1], TEXTS, objective="causal", start="[CLS]"))
     small = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
@@ -297,7 +297,7 @@ def test_scored_as_another_kind_of_model_is_reported(kind, asked, says, caplog):
     else:
         model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=400, intermediate_size=16, **sizes))
     surprisals(model, tokenizer, TEXTS, objective=asked)
-    assert f"scored as {asked}, but the model {says} later tokens" in caplog.text
+    assert f"scored texts as {asked}, but the model {says} later tokens" in caplog.text
     caplog.clear()
     surprisals(model, tokenizer, TEXTS, objective={"gpt2": "causal", "bert": "mntp"}[kind])
     assert "but the model" not in caplog.text
@@ -360,7 +360,7 @@ def test_words_without_a_piece_of_their_own(caplog):
     assert found["word"].tolist() == ["cats", "of", "cats", "cats", "cats"]
     assert found["word_index"].dtype == np.int64
     assert found["word_index"].tolist() == [0, 1, 3, 0, 2]
-    assert "3 of 8 words have no piece of their own" in caplog.text
+    assert "3 of 8 words have no surprisal" in caplog.text
     words = word_surprisals(found, texts)
     assert words["text"].tolist() == [0, 1, 1, 1, 1, 3, 3, 3]
     assert words["word"].tolist() == " ".join(texts).split()
@@ -371,7 +371,7 @@ def test_words_without_a_piece_of_their_own(caplog):
     assert numbers.all(axis=1).tolist() == numbers.any(axis=1).tolist() == (words["pieces"] == 0).tolist()
     some = word_surprisals(found)
     assert some["log_probability"].tolist() == words["log_probability"].dropna().tolist()
-    with pytest.raises(ValueError, match="the words of the texts are not those of the pieces"):
+    with pytest.raises(ValueError, match="the words of the texts and of the pieces differ"):
         word_surprisals(found, texts[1:])
 
 

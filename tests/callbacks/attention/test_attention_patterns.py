@@ -88,7 +88,7 @@ def test_sites_of_ones_own(tmp_path):
     assert own["site"].unique().tolist() == ["second"]
     assert own["value"].tolist() == pytest.approx(select(every, site="layer2")["value"].tolist(), abs=1e-6)
     plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
-    with pytest.raises(ValueError, match="no attention module that returns weights was found in Sequential"):
+    with pytest.raises(ValueError, match="found no attention module that returns weights in Sequential"):
         attach(tmp_path / "none").check_module(plain)
 
 

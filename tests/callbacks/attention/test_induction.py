@@ -206,7 +206,7 @@ def test_rows_too_short_for_a_late_loss_are_said(tmp_path, caplog):
         with caplog.at_level("INFO"):
             table = attach(tmp_path / str(time), probe, vocab_size=SMALL).observe(Position(), 0)
         assert not table["quantity"].isin(["early_loss", "late_loss", "late_loss_rise"]).any()
-        assert f"no late loss: its context [{max(1, time - 1)}" in caplog.text
+        assert f"no late loss: the late context [{max(1, time - 1)}" in caplog.text
         assert table["value"].notna().all()
 
 
@@ -303,11 +303,11 @@ def test_heads_that_cannot_be_ablated_are_errors():
 
     gpt2, path, ids = ARCHITECTURES["gpt2"](), "transformer.h.0.attn.c_proj", torch.tensor([[1, 2]])
     for head in (("a", 0, 4), ("a", 1, 0), ("b", 0, 0)):
-        with pytest.raises(ValueError, match="there are no heads"):
+        with pytest.raises(ValueError, match="do not exist"):
             ablate(gpt2, ids, path, 4, head)
     with pytest.raises(ValueError, match="a multiple of 5 heads"):
         ablate(gpt2, ids, path, 5, ("a", 0, 0))
-    with pytest.raises(RuntimeError, match="did not run"):
+    with pytest.raises(RuntimeError, match="did not call"):
         ablate(Reads(), torch.ones(1, 4), "layer", 2, ("a", 0, 0))
 
 
@@ -327,7 +327,7 @@ def test_factors_of_token_vectors_are_followed():
     expected = (embedding.T @ unembedding).detach().double()
     torch.testing.assert_close(path.product(), expected, rtol=1e-4, atol=1e-6)
     assert not isinstance(find_token_path(ARCHITECTURES["gpt2"](), batch, 32), str)
-    assert "have 8 dimensions, the blocks 12" in find_token_path(model, batch, 12)
+    assert "have 8 dimensions, but the blocks have 12" in find_token_path(model, batch, 12)
     assert isinstance(find_token_path(ARCHITECTURES["bert"](), batch, 32), str)
     assert isinstance(find_token_path(ARCHITECTURES["own_lstm"](), batch, 32), TokenPath)
 
@@ -344,12 +344,12 @@ def test_refusals(tmp_path):
 
     assert_refused(
         observe,
-        ({"early": [5, 4]}, r"early is \[5, 4\]: expected the first and the last"),
-        ({"ablation": "mean"}, "ablation: mean was removed: use `ablation: zero`"),
-        ({"vocab_size": 5}, "8 different ones from, got 5: lower"),
+        ({"early": [5, 4]}, r"early is \[5, 4\]: expected a first and a last"),
+        ({"ablation": "mean"}, "`ablation: mean` no longer exists. Use `ablation: zero`"),
+        ({"vocab_size": 5}, "8 different tokens, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got labels: set"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
-        ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.* lower `length`"),
+        ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.* Lower `length`"),
     )
 
 

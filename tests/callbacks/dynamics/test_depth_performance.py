@@ -232,11 +232,11 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
 def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
     assert_refused(
         DepthPerformance,
-        ({"start": "random"}, "start: random was removed: use `start: own`"),
+        ({"start": "random"}, "`start: random` no longer exists. Use `start: own`"),
         ({"times": []}, "times is empty"),
         ({"times": [3, 1]}, "increasing whole numbers"),
         ({"times": [1, 1]}, "increasing whole numbers"),
-        ({"fine_tuned_times": [1]}, "require a task to fine-tune on"),
+        ({"fine_tuned_times": [1]}, "requires data to fine-tune on"),
         ({"training": HeadTraining(patience=2)}, "remove training.patience"),
     )
 
@@ -248,8 +248,8 @@ def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
     acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
     assert_refused(
         check,
-        ({"family": "bert", "times": [0, 4]}, "ends with 3: expected `times` up to it"),
-        ({"family": "bert", "fine_tuned_times": [1]}, "remove fine_tuned_times"),
+        ({"family": "bert", "times": [0, 4]}, "expected `times` up to 3"),
+        ({"family": "bert", "fine_tuned_times": [1]}, "remove `fine_tuned_times`"),
         ({"family": "electra"}, "only the generator"),
         ({"tasks": longest, "sizes": {"max_position_embeddings": 24}}, "of similarity of at most 24 tokens"),
         ({"tasks": acceptability}, "expected `tasks` with one regression"),

@@ -145,7 +145,7 @@ def test_numbers_are_those_of_separate_regressions(tmp_path, caplog, cls, config
     task = observer.regression
     times = 6 if cls is AlbertForPreTraining else 4  # x0 and three layers
     assert values(table, "times") == [times]
-    assert ("time is depth" in caplog.text) == (times == 4)
+    assert ("a time t is a layer" in caplog.text) == (times == 4)
     length = int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
     sets, kept = [], []
     for examples in (list(task.train), list(task.evaluation[""])):
@@ -221,14 +221,14 @@ def test_states_that_are_not_finite(tmp_path, caplog):
     table = observer.observe(module, 3)
     left = [sum(rare not in ids for letter, ids in train if letter == i) for i in (0, 1)]
     assert values(table, "n_train") == left
-    assert "sentences whose states are not finite" in caplog.text
+    assert "sentences because their states are not finite" in caplog.text
     assert np.isfinite(values(table, "best_nmse")).all()
 
 
 def test_what_is_refused(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Model()),
-        ({"toys": Toys(most=0)}, "0 scored at least 4.0, expected some of both"),
+        ({"toys": Toys(most=0)}, "0 scored at least 4.0, expected pairs of both"),
         ({"toys": Toys(names=("CoLA",))}, r"`task` as one of its regressions, got None"),
         ({"toys": Toys(names=("STS-B", "SICK"))}, r"`task` as one of STS-B, SICK, got None"),
         ({"task": "CoLA"}, "got 'CoLA'"),
@@ -236,6 +236,6 @@ def test_what_is_refused(tmp_path):
         ({"letters": ("U", "U")}, "expected two letters"),
         ({"low": 4.0}, "low < high"),
         ({"max_length": 6}, "expected at most max_length = 6"),
-        ({"max_tokens": 9}, "remove max_tokens, forward and split"),
+        ({"max_tokens": 9}, "Remove `max_tokens`, `forward` and `split`"),
         ({"max_length": 50}, "of at most 40 tokens, the positions of AlbertModel, got 50"),
     )

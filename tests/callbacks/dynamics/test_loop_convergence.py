@@ -117,9 +117,9 @@ def test_padding_is_left_out(tmp_path):
 def test_what_is_refused(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     bert = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **sizes)).eval()
-    with pytest.raises(ValueError, match="the 2 layers of this one differ"):
+    with pytest.raises(ValueError, match="the 2 layers of this model differ"):
         observer(tmp_path).bind(bert)
-    with pytest.raises(ValueError, match="depends on the number of the iteration"):
+    with pytest.raises(ValueError, match="depends on the iteration's number"):
         observer(tmp_path).bind(model(depth_embedding=True))
     assert_refused(
         lambda times, horizon: observer(tmp_path, horizon=horizon, times=times).bind(model()),

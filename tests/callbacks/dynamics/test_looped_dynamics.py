@@ -57,7 +57,7 @@ def test_each_sentence_is_iterated_with_its_own_text(tmp_path, caplog):
     model, one = RecurrentDepth().double(), EncoderDynamics._cut
     with caplog.at_level("INFO"):
         table = observed(model, tmp_path, long_steps=50)
-    assert "the step depends on the text itself" in caplog.text
+    assert "step depends on the text" in caplog.text
     f = EncoderMap(model, texts(), dtype=torch.float64)
     for i in (0, 3):  # alone, and not two at a time
         batch = one({name: t[i : i + 1] for name, t in texts().items()}, 6, 0, 1)
@@ -71,7 +71,7 @@ def test_each_sentence_is_iterated_with_its_own_text(tmp_path, caplog):
 def test_a_long_term_of_hours_is_warned_of(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(encoder_dynamics, "_LONG", 0.0)
     observed(RecurrentDepth(), tmp_path)
-    assert "may take 0.0 hours for this observation" in caplog.text
+    assert "this observation may take 0.0 hours" in caplog.text
 
 
 def test_the_core_by_name(tmp_path):
@@ -112,7 +112,7 @@ def test_trajectories_that_end_are_left_out_with_their_texts():
 def test_causal_loops_keep_the_full_map(tmp_path, caplog):
     with caplog.at_level("INFO"):
         table = observed(looped_llama(3), tmp_path, dtype="float32", threshold=1e-3)
-    assert "the full map is iterated throughout: attention is causal" in caplog.text
+    assert "lmdyn iterates the full map at all steps: attention is causal" in caplog.text
     assert values(table, "switched_share") == 0
     assert not len(values(table, "reduced_map_exponent"))
     assert len(values(table, "local_exponent", term="long")) == 6

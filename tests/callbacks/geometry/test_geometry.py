@@ -186,7 +186,7 @@ def test_bad_settings(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, plain(), **settings).bind(Rectified()),
         ({"activation_functions": {"x": "nowhere"}}, "no module 'nowhere'"),
-        (twice, "different names of sites"),
+        (twice, "give each site its own name"),
         ({"sites": {"e": "embed"}, "attention_sites": "auto"}, "no attention module that returns weights"),
     )
 

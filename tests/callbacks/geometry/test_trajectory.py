@@ -115,7 +115,7 @@ def test_words_may_be_named(tmp_path):
 def test_groups_with_few_tokens_are_left_out_and_named(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     words, upos = attach(tmp_path, min_count=4).groupings
-    assert "1 groups by upos with fewer than 4 tokens are left out: X" in caplog.text
+    assert "lmdyn leaves out 1 groups by upos with fewer than 4 tokens: X" in caplog.text
     assert upos.names == ["NOUN", "VERB"]
     assert min(words.counts) >= 4
 
@@ -137,7 +137,7 @@ def untagged():
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
-        ({"words": ["17", "W"]}, r"at least 2 tokens, got \{'W': 0\}: choose others, tokens of the vocab"),
+        ({"words": ["17", "W"]}, r"at least 2 tokens, got \{'W': 0\}. Choose other `words` of the vocab"),
         ({"words": ["17", "9"], "min_count": 50}, r"at least 50 tokens, got \{'17': 5, '9': 7\}"),
         ({"layers": ["semtag"]}, r"no layers semtag"),
         ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),

@@ -400,7 +400,7 @@ def test_longer_sentences_are_refused_or_left_out_and_counted(module, pairs, tmp
         attach(tmp_path / "a", max_length=6)
     with caplog.at_level(logging.INFO):
         observer = attach(tmp_path / "b", max_length=6, longer="skip")
-    assert "interdependence: 4 sentences of more than 6 words are left out" in caplog.messages
+    assert "interdependence: lmdyn leaves out 4 sentences of more than 6 words" in caplog.messages
     kept = pairs[pairs["sentence"].map(lambda i: LENGTHS[i] <= 6)]
     check_means(observer.observe(module, 0), kept)
     caplog.clear()
@@ -435,14 +435,14 @@ class Other(nn.Module):
 def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
     assert_refused(
         lambda lstm, **parts: attach(tmp_path).check_module(Other(lstm, **parts)),
-        ({"lstm": nn.GRU(4, 6)}, "expected a module with an LSTM.*`backend: shapley` supports"),
+        ({"lstm": nn.GRU(4, 6)}, "has no LSTM.*`backend: shapley` for"),
         ({"lstm": nn.LSTM(4, 6, proj_size=3)}, "without projections, got bidirectional=False, proj_size=3"),
         ({"lstm": nn.LSTM(4, 6, bidirectional=True)}, "bidirectional=True"),
         (
             {"lstm": nn.LSTM(4, 7)},
-            "expected a linear decoder of 7 dimensions in .* like the LSTM, got Linear",
+            "expected a linear decoder of 7 dimensions in .* as the LSTM, got Linear",
         ),
-        ({"lstm": nn.LSTM(4, 6), "decoder": nn.Identity()}, "6 dimensions in .* like the LSTM, got Identity"),
+        ({"lstm": nn.LSTM(4, 6), "decoder": nn.Identity()}, "6 dimensions in .* as the LSTM, got Identity"),
     )
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Other(nn.LSTM(4, 6))),

@@ -194,7 +194,7 @@ def test_words_without_tokens_are_left_out_and_counted(tmp_path, caplog):
     text = [(["w01", "w07", "w02"], [1, -1, 1], ["NOUN"] * 3)] * 2
     with caplog.at_level(logging.INFO):
         observer = shapley(tmp_path, words=words, text=text)
-    assert "2 of 6 words have no token of this tokenizer: 4 pairs with them are left out" in caplog.text
+    assert "2 of 6 words have no token of this tokenizer, so lmdyn leaves out 4 pairs" in caplog.text
     assert observer.pairs.table["distance"].tolist() == [2, 2]
     table = observer.observe(bert(len(words)), 0)
     assert found(table, quantity="pairs", site="hidden", distance=2) == 2
@@ -214,7 +214,7 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
         (tmp_path / missing).mkdir()
         path = conllu(tmp_path / missing / "x.conllu", TEXT, **{missing: False})
         observer = attach(tmp_path / missing, probe=ConlluCorpus(validation=path), **settings)
-        assert f"{len(TEXT)} of {len(TEXT)} sentences have no {missing}: there are no" in caplog.text
+        assert f"{len(TEXT)} of {len(TEXT)} sentences have no {missing}, so lmdyn records no" in caplog.text
         table = observer.observe(lstm, 0)
         assert table[gone].isna().all()
         assert set(table["quantity"]) <= set(whole["quantity"])
@@ -271,14 +271,17 @@ def test_modules_that_do_not_fit_are_refused_with_the_remedy(tmp_path):
     plain, pooled, gpt = Odd("plain"), Odd("pooled"), ARCHITECTURES["gpt2"]()
     assert_refused(
         check,
-        ({"module": plain, "spaces": ["logits"]}, "no embedding was found.*set `embedding`"),
-        ({"module": plain}, "no norm or block was found.*`spaces: .logits.`"),
+        ({"module": plain, "spaces": ["logits"]}, "found no embedding.*set `embedding`"),
+        ({"module": plain}, "found no norm or block.*`spaces: .logits.`"),
         (
             {"module": pooled, "spaces": ["logits"], "embedding": "words"},
             r"expected logits as \(batch, time, features\).*`spaces: .hidden.`",
         ),
         ({"module": gpt2(64, positions=4)}, "cannot read a sentence of 5 tokens.*`max_length`"),
         ({"module": gpt2(10)}, "with ids up to .*the model's own tokenizer"),
-        ({"module": gpt, "hidden": "h.9"}, "has no module 'h.9'; there are: "),
-        ({"module": ARCHITECTURES["t5"](), "spaces": ["logits"]}, "an encoder-decoder are for its decoder's"),
+        ({"module": gpt, "hidden": "h.9"}, "has no module 'h.9'; the modules are: "),
+        (
+            {"module": ARCHITECTURES["t5"](), "spaces": ["logits"]},
+            "an encoder-decoder belong to the decoder's",
+        ),
     )

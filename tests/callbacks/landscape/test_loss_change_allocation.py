@@ -161,7 +161,7 @@ def test_void_shares_are_no_numbers(tmp_path, caplog):
     assert abs(number(table, step, "residual")) > 0.05 * abs(number(table, step, "loss_change"))
     assert math.isnan(number(table, step, "helping_share"))
     assert not shares(table, step, "first_order").isna().any()
-    assert "the shares are NaN; save checkpoints at more steps" in caplog.text
+    assert "; save checkpoints at more steps" in caplog.text
 
 
 def text(vocabulary=9, rows=3, length=6, batches=2):
@@ -243,8 +243,8 @@ def test_what_a_run_cannot_give_is_refused(tmp_path):
 
     assert_refused(
         attach,
-        ({"allocation": "path", "checkpoints": {}}, "a replay does not know: .* `allocation: chord`"),
-        ({}, "none are saved: attach a ScheduledCheckpoint .*, or set `allocation: path`"),
+        ({"allocation": "path", "checkpoints": {}}, "a replay has no updates.* `allocation: chord`"),
+        ({}, "saves no checkpoints. Either attach a ScheduledCheckpoint .*, or set `allocation: path`"),
     )
     unlabelled = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in text()]
     with pytest.raises(ValueError, match="no token of the text has a label"):

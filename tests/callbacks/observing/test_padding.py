@@ -186,7 +186,7 @@ def test_without_a_mask_nothing_is_dropped_and_rows_that_end_in_padding_are_coun
     table = observed(LearningCurves(bands=()), [unmasked], tmp_path, module)
     assert value_of(table, "loss") == pytest.approx(expected, abs=1e-6)
     (said,) = warnings_of(caplog)
-    assert "3 of 4 rows of the probe set begin or end in two or more padding tokens (id 0)" in said
+    assert "3 of 4 rows of the probe set begin or end with two or more padding tokens (id 0)" in said
     flipped = IDS.flip(1)
     observed(LearningCurves(bands=()), [{"input_ids": flipped, "labels": flipped}], tmp_path / "begins")
     assert "3 of 4 rows" in warnings_of(caplog)[0]

@@ -43,9 +43,9 @@ def test_dataloaders_are_read_in_order_whatever_their_sampler():
 
 
 def test_what_cannot_be_looked_at_twice_or_holds_no_dicts_is_refused():
-    with pytest.raises(TypeError, match="can be iterated over again, got an iterator"):
+    with pytest.raises(TypeError, match="is an iterator, which lmdyn can read only once"):
         ProbeSet(iter(batches()))
-    with pytest.raises(ValueError, match="a float32 \\(1,\\): name the entries"):
+    with pytest.raises(ValueError, match=r"a float32 \(1,\)\. Set `batch"):
         list(ProbeSet([torch.zeros(1)]).batches())
 
 

@@ -173,7 +173,7 @@ def test_hooks_that_are_not_overridden_are_no_parts():
     assert not offers(OnlyValidation(), HasTrainingPart)
     with pytest.raises(ValueError, match=r"training part, got OnlyValidation.*def train_dataloader"):
         require([HasTrainingPart], "probe", datamodule=OnlyValidation())
-    with pytest.raises(ValueError, match="pass as `probe` a datamodule that has it"):
+    with pytest.raises(ValueError, match="pass as `probe` a datamodule with"):
         require([HasTrainingPart], "probe", datamodule=DataLoader([1, 2]))
 
 

@@ -118,7 +118,7 @@ def test_frequencies_are_counted_of_the_words_that_are_predicted(tmp_path):
 
 def test_masked_models_and_labels_equal_to_inputs(tmp_path):
     module = ARCHITECTURES["bert"]()
-    with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
+    with pytest.raises(ValueError, match=r"learning_curves: .*mask the labels.*`labels: aligned`"):
         attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).bind(module)
     with pytest.raises(ValueError, match=r"expected `labels` in the .*DataCollatorForLanguageModeling"):
         attach(LearningCurves(), list(IDS), tmp_path).bind(module)
@@ -150,7 +150,7 @@ def test_names_and_answers_of_ones_own(answer, tmp_path):
     table = attach(LearningCurves(batch=names), probe, tmp_path).observe(module, 0)
     expected = attach(LearningCurves(name="plain"), PAIRS, tmp_path).observe(plain, 0)
     pd.testing.assert_frame_equal(table, expected)
-    with pytest.raises(ValueError, match=r"a dict of \{tokens: int64 .* name the entries by `batch:"):
+    with pytest.raises(ValueError, match=r"a dict of \{tokens: int64 .* Set `batch:"):
         attach(LearningCurves(bands=()), [{"tokens": x, "idx": y} for x, y in PAIRS], tmp_path).bind(module)
 
 
@@ -187,10 +187,10 @@ def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):
     assert_refused(
         bind,
         ({"module": llama, "probe": []}, "the probe set is empty"),
-        ({"module": nn.Linear(2, 2)}, r"Linear could not be called .* a dict of \{input_ids: int64"),
+        ({"module": nn.Linear(2, 2)}, r"lmdyn could not call Linear .* a dict of \{input_ids: int64"),
         ({"module": llama.model}, r"expected an output with `\.logits`.*pass `forward:` to the observer"),
         ({"module": llama, "probe": [(ids, ids[:, :4])]}, r"a tuple of \[int64 \(3, 12\), int64 \(3, 4\)\]"),
-        ({"module": gpt2, "probe": [(i, torch.ones_like(i)) for i in IDS]}, "name the entries"),  # a mask
+        ({"module": gpt2, "probe": [(i, torch.ones_like(i)) for i in IDS]}, "Set `batch"),  # a mask
         (
             {"module": llama, "probe": [{"input_ids": ids, "labels": ids[:, :4]}]},
             r"LlamaForCausalLM returns logits \(3, 12, 256\) for labels \(3, 4\)",
@@ -205,13 +205,13 @@ def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):
         ),
         (
             {"module": llama, "probe": list(IDS), **wrong},
-            r"expected batches with `labels`, got input_ids",
+            r"requires batches with `labels`, got input_ids",
         ),
         (
             {"module": gpt2, "tokenizer": Tokenizer()},
             "the tokenizer has 257 tokens, but an embedding of .* 256",
         ),
-        ({"module": Softmax()}, "Softmax returns probabilities, but logits are expected"),
+        ({"module": Softmax()}, "Softmax returns probabilities, but lmdyn expects logits"),
     )
     bind(llama, list(IDS), labels="next")
 
@@ -305,7 +305,7 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
     class Loader(list):
         label_convention = "aligned"
 
-    with pytest.raises(ValueError, match="expected labels 'aligned', as the data declares, got 'next'"):
+    with pytest.raises(ValueError, match="`labels` is 'next', but the data declares 'aligned'"):
         attach(LearningCurves(labels="next"), Loader(SHIFTED_INSIDE), tmp_path)
 
 
@@ -378,7 +378,7 @@ def test_labels_may_begin_late(tmp_path):
 
 def test_several_loaders(tmp_path):
     loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4)
-    with pytest.raises(ValueError, match="expected one loader, got 2: pass one of them to the observer"):
+    with pytest.raises(ValueError, match="expected one loader, got 2: pass one loader to the observer"):
         attach(LearningCurves(), [loader, loader], tmp_path)
     attach(LearningCurves(), [loader], tmp_path).bind(ARCHITECTURES["gpt2"]())
     with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], but no `input_ids`"):

@@ -125,7 +125,7 @@ def test_a_run_goes_on_with_another_batch_size_and_is_replayed(tmp_path, monkeyp
     run = tmp_path / "run"
     main(["fit", "--config", configuration(tmp_path, 4, 1, 4)])
     main(["fit", "--config", configuration(tmp_path, 2, 2, 8, [sparsity]), "--ckpt_path", "last"])
-    assert "data keeps its earlier batches" in caplog.text
+    assert "lmdyn keeps the earlier batches" in caplog.text
     folders = {name: run / "observations" / name for name in ("learning_curves", "sparsity")}
     live = {name: pd.read_parquet(folder) for name, folder in folders.items()}
     assert live["learning_curves"]["step"].unique().tolist() == [0, 2, 4, 6, 8]

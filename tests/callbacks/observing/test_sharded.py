@@ -159,15 +159,18 @@ def rank_main(folder):
     clusters = WordClusters(probe=probe, frequency="probe", words=5, components=2)
     of_past = Similarity(reference=Previous(), sites=SITES, probe=probe)
     for watching, message in (
-        ([clusters], "sharded weights.*replay it after"),
-        ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
-        ([saver, of_past], "reference 'previous' is a copy of the module, whose weights are sharded"),
+        ([clusters], "sharded weights.*run `lmdyn analyze` after"),
+        ([UsersOwn(layers=[], frequency="probe", probe=probe)], "does not set `sharded = True`"),
+        (
+            [saver, of_past],
+            "reference 'previous' is a copy of the module, but lmdyn cannot copy sharded weights",
+        ),
         ([saver, WeightSpectra(reference=Previous())], "reference 'previous' is a copy of the module"),
-        ([WeightSpectra(gradients=True, probe=probe)], "set `gradients: false`, and replay"),
+        ([WeightSpectra(gradients=True, probe=probe)], "Set `gradients: false`, or replay"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(folder / "refused", watching)
-    with pytest.raises(ValueError, match="tensor parallelism is not supported: ranks that hold parts"):
+    with pytest.raises(ValueError, match="lmdyn does not support tensor parallelism: ranks with parts"):
         fit(folder / "refused", [LearningCurves(layers=[], frequency="probe", probe=probe)], Divided, (1, 2))
 
 

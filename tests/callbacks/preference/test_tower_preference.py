@@ -204,10 +204,10 @@ def test_refusals(data, tmp_path):
     assert_refused(
         observe,
         ({"sites": {"tower1": "encodings.0"}}, "two towers or more"),
-        ({"second_seed": 0}, "which gives the same output layers"),
+        ({"second_seed": 0}, "would give the same output layers"),
         ({"sites": {"a": "encodings.0", "b": "encodings.7"}}, r"encodings\.7"),
         ({"n_towers": 3}, "third tower"),
-        ({"previous": True}, "saved"),
+        ({"previous": True}, "saves no checkpoints"),
         ({"min_count": 10_000}, "got 0: lower `min_count`"),
         ({"probe": data["cloze"]}, "objective 'causal', but the probe is for 'cloze'"),
     )

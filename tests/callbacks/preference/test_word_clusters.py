@@ -80,7 +80,7 @@ def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog):
 
 def test_a_rule_that_does_not_converge(tmp_path, caplog):
     table = attach(tmp_path, max_iterations=3).observe(Model(), 2)
-    assert "not converged at step 2 after 3 iterations" in caplog.text
+    assert "the components did not converge at step 2 in 3 iterations" in caplog.text
     assert rows(table, "converged")["value"].tolist() == [0]
     assert rows(table, "within_one")["value"].notna().all()
     caplog.clear()

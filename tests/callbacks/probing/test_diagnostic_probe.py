@@ -117,8 +117,8 @@ def test_bootstrap_intervals(tmp_path):
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
-        ({"tasks": []}, "choose `tasks` among these"),
-        ({"tasks": ["semtag"]}, r"the train split has no layers semtag; it has upos"),
+        ({"tasks": []}, "Choose `tasks` and `targets` among these"),
+        ({"tasks": ["semtag"]}, r"the train split has no layers semtag; the layers are upos"),
     )
 
 

@@ -360,10 +360,10 @@ def test_refusals(tmp_path):
 
     assert_refused(
         check,
-        ({"tasks": ["MNLI"]}, r"expected tasks of CoLA, STS-B, SQuAD2.0, got MNLI"),
-        ({"tasks": []}, "expected tasks of"),
+        ({"tasks": ["MNLI"]}, r"`tasks` are MNLI: choose among CoLA, STS-B, SQuAD2.0"),
+        ({"tasks": []}, "choose among"),
         ({"fine_tuning": {"Cola": {}}}, r"got Cola"),
-        ({"max_tokens": 9}, "remove max_tokens, forward and split"),
+        ({"max_tokens": 9}, "Remove `max_tokens`, `forward` and `split`"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),
         ({"toys": NoTasks()}, "requires tasks to fine-tune on, got NoTasks without `tasks`"),
         ({"module": L.LightningModule()}, "contains 0 models of transformers"),

@@ -81,7 +81,7 @@ def test_a_model_of_another_kind(tmp_path, spans):
         def forward(self, input_ids):
             return self.embedding(input_ids)
 
-    with pytest.raises(ValueError, match="no block was found"):
+    with pytest.raises(ValueError, match="found no block"):
         attach(tmp_path, spans).check_module(Words())
     observer = attach(tmp_path, spans, tasks=["pos"], sites={"words": "embedding"})
     assert observer.observe(Words(), 0)["value"].notna().all()
@@ -90,8 +90,8 @@ def test_a_model_of_another_kind(tmp_path, spans):
 def test_refusals(tmp_path, spans):
     assert_refused(
         lambda **settings: attach(tmp_path, spans, **settings),
-        ({"tasks": []}, "choose `tasks` among these"),
-        ({"tasks": ["parse"]}, r"has no tasks parse, it has pos, constituents"),
+        ({"tasks": []}, "Choose `tasks` among the split's tasks"),
+        ({"tasks": ["parse"]}, r"has no tasks parse, only pos, constituents"),
     )
 
 
@@ -100,5 +100,5 @@ def test_data_without_a_split_is_refused(tmp_path):
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
     two_parts.setup()
-    with pytest.raises(ValueError, match="SpanCorpus has no validation data; it has train, test"):
+    with pytest.raises(ValueError, match=r"SpanCorpus has no validation data \(splits: train, test"):
         attach(tmp_path, two_parts, tasks=["pos"])

@@ -178,11 +178,11 @@ def test_refused_settings():
             r"unknown measure svcca_x, did you mean .* expected one of cca, .*svcca_<k>",
         ),
         ({"sites": {"": "h1"}}, "sites is {'': 'h1'}: expected"),
-        ({"reference_sites": {"a": "h1"}}, "a reference other than Itself"),
+        ({"reference_sites": {"a": "h1"}}, "does not support `reference_sites`"),
         ({"reference": {}}, "expected at least one reference, got none: set `reference`"),
         ({"reference": {"": Earlier()}}, "reference name ''"),
-        ({"jackknife": 3}, "expected 5 to 64 blocks, 64 with a bootstrap"),
-        ({"jackknife": 5, "bootstrap": 5}, "expected 5 to 64 blocks, 64 with a bootstrap"),
+        ({"jackknife": 3}, "expected 5 to 64 blocks .exactly 64 with `bootstrap`"),
+        ({"jackknife": 5, "bootstrap": 5}, "expected 5 to 64 blocks .exactly 64 with `bootstrap`"),
     )
 
 
@@ -196,7 +196,7 @@ def test_refused_sites(tmp_path):
     other = Checkpoint(save(tagger(), tmp_path / "t.ckpt"))
     assert_refused(
         lambda **settings: attach(Similarity(reference=other, **settings), tmp_path).bind(language_model()),
-        ({"pairs": [["h2", "h2"]]}, "reference 'checkpoint' has no site 'h2': it has embedding, h1"),
+        ({"pairs": [["h2", "h2"]]}, "reference 'checkpoint' has no site 'h2': choose among embedding, h1"),
         ({"pairs": [["no", "h1"]]}, "this model has no site 'no'"),
         ({"sites": {"h2": "lstm.layers.1"}}, r"none of the sites.*reference_sites.*lstm.layers.0"),
     )
@@ -346,13 +346,13 @@ def test_previous_is_the_run_s_own_whichever_checkpoints_are_looked_at(tmp_path)
 
 def test_too_little_to_look_at(tmp_path, caplog):
     module = language_model(size=12)
-    with pytest.raises(ValueError, match="Itself has one site"):
+    with pytest.raises(ValueError, match="Itself requires two sites"):
         attach(Similarity(reference=Itself(), sites={"h1": "lstm.layers.0"}), tmp_path).observe(module, 0)
     few = [{k: v[:1] for k, v in batches(n=1)[0].items()}]
     observer = Similarity(reference=Itself(), bootstrap=5, measures=["svcca", "linear_cka"])
     table = attach(observer, tmp_path, probe=few).observe(module, 0)
     assert table[table["quantity"].str.endswith(("low", "high"))]["value"].isna().all()
-    assert "blocks of sentences, at least 5 are required" in caplog.text
+    assert "expected at least 5 blocks of sentences" in caplog.text
     assert caplog.text.count("correlations are 1 for any data") == 1
 
 

@@ -130,7 +130,7 @@ def test_refusals(tmp_path):
     corpus = data(tmp_path)
     observers = [LearningCurves(layers=[], bands=[], schedule=Steps(words=(5,)))]
     trainer = quiet_trainer(tmp_path, RunState(), *observers, max_steps=1)
-    with pytest.raises(ValueError, match="which this data does not count: name `tokens`"):
+    with pytest.raises(ValueError, match="but this data does not: use `tokens`"):
         trainer.fit(Own(), corpus.train_dataloader(), corpus.val_dataloader())
     fit(tmp_path / "steps", corpus, Steps())
     old = tmp_path / "steps/resume/step=000000004.ckpt"  # of a version that noted no amounts
@@ -139,7 +139,7 @@ def test_refusals(tmp_path):
     torch.save(checkpoint, old)
     found, _ = fit(tmp_path / "steps", corpus, Steps(at=(), last=False, tokens=(14, 70)), old)
     assert (4 in set(found["step"]), 5 in set(found["step"])) == (False, True)
-    with pytest.raises(ValueError, match="amounts of words, which this checkpoint lacks"):
+    with pytest.raises(ValueError, match="this checkpoint has no number of words"):
         fit(tmp_path / "again", corpus, Steps(words=(5,)), tmp_path / "steps/resume/step=000000002.ckpt")
 
 

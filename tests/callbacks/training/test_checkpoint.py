@@ -95,5 +95,5 @@ def test_lost_weights_are_written_after_resuming(tmp_path):
 
 
 def test_full_checkpoints_need_a_run_state(tmp_path):
-    with pytest.raises(ValueError, match="expected a RunState"):
+    with pytest.raises(ValueError, match="requires a RunState"):
         fit(tmp_path, ScheduledCheckpoint(weights_only=False), state=False)

@@ -89,7 +89,9 @@ def of_two_ranks(path, **entries):
 def test_another_number_of_ranks_is_refused_where_data_does_not_say_how_it_is_divided(finished, tmp_path):
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path)
-    with pytest.raises(ValueError, match=r"written by 2 ranks, this run has 1.*data does not declare"):
+    with pytest.raises(
+        ValueError, match=r"2 ranks wrote the checkpoint, but this run has 1.*does not declare"
+    ):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint
     trainer(tmp_path, RunState()).test(Module(), batches(), ckpt_path=path, weights_only=True, verbose=False)
@@ -138,7 +140,7 @@ def test_batches_are_counted_as_before_with_a_loader_that_knows_no_accumulation(
 def test_a_carried_state_is_dealt_out_anew_or_refused(finished, tmp_path, monkeypatch):
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path, **DIVIDED, module={"x": torch.ones(1)})
-    with pytest.raises(ValueError, match=r"Module has a `resume_state` but no `redistribute_resume_state"):
+    with pytest.raises(ValueError, match=r"add `redistribute_resume_state"):
         run(tmp_path / "again", path)
     asked, given = [], []
     monkeypatch.setattr(Module, "resume_state", lambda self: {}, raising=False)
@@ -156,7 +158,7 @@ def test_a_checkpoint_without_resume_state_is_warned_of(finished, tmp_path, capl
     del checkpoint["lmdyn"]
     torch.save(checkpoint, path)
     run(tmp_path / "again", path)
-    assert "resuming is not exact" in caplog.text
+    assert "the resumed run is not exact" in caplog.text
 
 
 def test_the_tokenizer_and_its_counts_are_saved_with_the_run(tmp_path):

@@ -172,9 +172,9 @@ def test_a_reference_of_another_architecture_is_refused_and_missing_matrices_are
     made = observer(tmp_path, reference={"other": reference})
     table = made.observe(nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)}), 0)
     assert set(select(table, reference="other")["site"]) == {"a"}
-    assert any("no distances from other of b" in line for line in reported(made.name))
+    assert any("other lacks b" in line for line in reported(made.name))
     made = observer(tmp_path, reference={"other": reference})
-    with pytest.raises(ValueError, match="none of the matrices of this module"):
+    with pytest.raises(ValueError, match="shares no matrix with this module"):
         made.observe(nn.Linear(5, 5), 0)
 
 
@@ -203,7 +203,7 @@ def test_refusals(tmp_path):
 
     assert_refused(
         observe,
-        ({"model": nn.LayerNorm(4)}, "none in LayerNorm"),
+        ({"model": nn.LayerNorm(4)}, "no parameter of LayerNorm"),
         ({"reference": Previous()}, "requires the run's own checkpoints"),
         (
             {"gradients": True, "probe": DataLoader([]), "model": ARCHITECTURES["own_lstm"]()},

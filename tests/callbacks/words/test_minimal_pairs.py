@@ -311,7 +311,7 @@ def test_the_floor_of_n_grams_is_that_of_the_training_text(tmp_path):
     ] * 3
     assert "train_set" in observer.settings
     assert "ngram" not in attached(tmp_path / "none", tokenizer, rows).settings
-    with pytest.raises(ValueError, match="`ngram` counts the run's training text, but there is none"):
+    with pytest.raises(ValueError, match="`ngram` requires training text"):
         attached(tmp_path / "without", tokenizer, rows, ngram=3)
 
 
@@ -382,7 +382,7 @@ def test_what_is_refused_before_the_first_observation(tmp_path, caplog):
         ),
     )
     attached(tmp_path, tokenizer, BY_HAND).bind(model)
-    assert "got 2 of 7 that differ in unknown ones or not at all, such as pairs.tsv:6" in caplog.text
+    assert "got 2 of 7 pairs that differ in unknown words or not at all, such as pairs.tsv:6" in caplog.text
 
 
 def test_settings_are_those_of_the_pairs_and_of_the_model(tmp_path):

@@ -160,7 +160,7 @@ def test_words_without_a_number_are_left_out_and_counted(tmp_path, caplog):
     numbers = observed.set_index(["quantity", "baseline"])["value"]
     assert numbers["times", "word"] == len(rows) - 2
     assert numbers["times", "spillover"] == len(rows) - 4
-    assert "expected times above 0 in spr, got 1 of 27 others, such as x.csv:5" in caplog.text
+    assert "expected times above 0 in spr, got 1 of 27 times of 0 or less, such as x.csv:5" in caplog.text
     with torch.no_grad():
         model.weight[tokenizer.convert_tokens_to_ids("b")] = torch.nan
     broken = observer.observe(model, 1)
@@ -176,7 +176,7 @@ def test_what_is_refused_before_the_first_observation(tmp_path, caplog):
         attached(tmp_path, tokenizer, table(["a b c"])).bind(model)
     constant = table(["a b c b a"] * 9).assign(spr=200.0)
     with pytest.raises(
-        ValueError, match="expected different times in spr, got the same for all words: leave it out"
+        ValueError, match="expected different times in spr, got the same for all words: remove spr"
     ):
         attached(tmp_path, tokenizer, constant).bind(model)
     attached(tmp_path, tokenizer, table(["a b c"]).assign(frequency=np.nan))

@@ -155,7 +155,7 @@ def test_special_tokens_are_no_words_and_frequency_is_the_training_count(setting
 
 
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r"no ranges of 120 words.*`matched_size: null` omits them"):
+    with pytest.raises(ValueError, match=r"no ranges of 120 words.*`matched_size: null` to omit"):
         attach(Sparsity(sites=SITES, pos_classes=True), tmp_path, make_batches())
     with pytest.raises(ValueError, match="training data has no parts of speech"):
         observer = Sparsity(sites=SITES, pos_classes=True)
@@ -163,7 +163,7 @@ def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_pa
         observer.attach(Run(tmp_path, TOKENIZER, COUNTS[["token", "count"]]))
     observer = Sparsity(sites=SITES, frequency="train")
     observer.probe = Loader(make_batches())
-    with pytest.raises(ValueError, match="`frequency: probe`, which counts tokens in the probe set"):
+    with pytest.raises(ValueError, match="`frequency: probe` to count tokens in the probe set"):
         observer.attach(Run(tmp_path, TOKENIZER, None))
 
 
@@ -205,7 +205,7 @@ def test_wrong_sites_are_refused(tmp_path, setting):
         def forward(self, input_ids):
             return self.decoder(self.h(self.embedding(input_ids.T)).tanh()).transpose(0, 1)
 
-    with pytest.raises(ValueError, match="name a module whose output is batch first"):
+    with pytest.raises(ValueError, match="name a module that returns one vector per token"):
         setting[2].observe(TimeFirst(), 0)
 
 
@@ -274,7 +274,7 @@ class TestLearningCurves:
         assert found("perplexity") == pytest.approx(math.exp(found("loss")), rel=1e-9)
 
     def test_bad_layers_and_bands(self, tmp_path):
-        with pytest.raises(ValueError, match=r"no layers topic; it has upos"):
+        with pytest.raises(ValueError, match=r"no layers topic; the layers are upos"):
             attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
         with pytest.raises(ValueError, match="expected increasing frequency ranks"):
             LearningCurves(bands=(10, 5))

@@ -198,7 +198,7 @@ def test_lists_of_words(tmp_path, caplog):
     table = observer.observe(model, 0)
     assert of_words(table).index.tolist() == ["dog"]
     assert observer.settings["words"] == ["dog", "Dog", "bird", "dog"]
-    assert "got 2 of 3 others (Dog, bird), which have no rows" in caplog.text
+    assert "got 2 of 3 words without rows (Dog, bird)" in caplog.text
     few, _ = words_model(tmp_path / "few", words=["cat", "dog"], least_contexts=19)
     with pytest.raises(
         ValueError, match="expected words with 19 contexts of 3 tokens in the probe set, got none: observe"
@@ -210,8 +210,8 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     assert_refused(
         lambda **settings: words_model(tmp_path, **settings),
-        ({"words": []}, "`words` has no words: name some"),
-        ({"words": str(tmp_path / "empty.txt")}, "`words` has no words"),
+        ({"words": []}, "`words` is empty: name words"),
+        ({"words": str(tmp_path / "empty.txt")}, "`words` is empty"),
         ({"words": "none.txt"}, "`words` is 'none.txt': expected a file"),
     )
     with pytest.raises(ValueError, match="requires the run's tokenizer"):
@@ -221,7 +221,7 @@ def test_what_is_refused(tmp_path):
     t5 = hf.T5Config(vocab_size=len(tokenizer), **sizes, decoder_start_token_id=0, pad_token_id=0)
     for settings, model, message in (
         ({"frequency": "train"}, gpt(tokenizer), "`frequency: train` requires a tokenizer of whole words"),
-        ({}, hf.T5ForConditionalGeneration(t5), "got an encoder-decoder, which predicts a text of its own"),
+        ({}, hf.T5ForConditionalGeneration(t5), "got an encoder-decoder"),
     ):
         observer = Surprisals(probe=rows_of(tokenizer, 8), **SMALL, **settings)
         observer.attach(Run(tmp_path, tokenizer))

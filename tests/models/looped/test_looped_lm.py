@@ -170,8 +170,6 @@ def test_what_is_refused():
         ({"evaluation_depth": 0}, r"got {'evaluation_depth': 0}"),
         ({"config": {**SIZES, "num_hidden_layers": 3}}, "set prelude_layers, core_layers and coda_layers"),
         ({"family": "gpt2", "config": {"n_embd": 8, "n_head": 2}}, "GPT2Model has no"),
-        ({"family": "mistral", "config": {**SIZES, "sliding_window": 4}}, "expected full attention in all"),
+        ({"family": "mistral", "config": {**SIZES, "sliding_window": 4}}, "expected only full attention"),
     )
-    assert_refused(
-        model(), (torch.zeros(1, 17, dtype=torch.long), "longer than the positions of the model, 16")
-    )
+    assert_refused(model(), (torch.zeros(1, 17, dtype=torch.long), "longer than the model's 16 positions"))

@@ -246,7 +246,7 @@ class Passage:
                 return None
 
 
-_OTHER_MODULES = "which modules the model runs depends on the state: let it run a fixed number of iterations"
+_OTHER_MODULES = "the state determines which modules the model runs: set a fixed number of iterations"
 
 
 def _stand_in(stack: ExitStack, m: Module, forward: Callable[..., Any]) -> None:

@@ -98,8 +98,8 @@ class Steps:
         shape = shapes.pop() if shapes else None
         if shapes or shape is None or len(shape) != 3 or shape[0] != 1:
             raise NoMapError(
-                f"the state of {self._model} is {shape} for 1 rows, the output of {self.unit[-1]!r}: expected (batch, "
-                "tokens, hidden) of one shape; use batch-first layers, such as `batch_first=True` in torch"
+                f"{self.unit[-1]!r} of {self._model} returns a state {shape} for one row: expected (batch, tokens, "
+                "hidden) of one shape. Use batch-first layers, such as `batch_first=True` in torch"
             )
         return cast(list[Tensor], ends)
 
@@ -116,7 +116,7 @@ class Steps:
             if not torch.equal(*(cast(Tensor, t).nan_to_num() for t in (first.answer, second.x))):
                 between = f"between {first.path!r} and {second.path!r}"
                 return (
-                    f"{self._model} changes the token vectors {between}, so its layers alone are not its map"
+                    f"{self._model} changes the token vectors {between}, so the layers alone are not the map"
                 )
         return None
 
@@ -127,11 +127,11 @@ class Steps:
         other = some + scale * _noise(some)
         first = step(other)
         if apart(step(other), first) > 0:
-            raise NoMapError(f"{self._model} is no map: random numbers are drawn in each iteration")
+            raise NoMapError(f"{self._model} is no map: each iteration draws random numbers")
         if apart(step(some), first) == 0:
             raise NoMapError(
-                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name the "
-                "layers of the core in order by `sites`, the last of which returns the state"
+                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: list the "
+                "core's layers in order in `sites`, with the layer that returns the state last"
             )
 
     def _check_own_run(self, example: Recorded, ends: Sequence[Tensor]) -> None:
@@ -151,14 +151,14 @@ class Steps:
                     f"the end of iteration {i + 1}" if self.n > 1 else f"the output of layer {self.unit[i]!r}"
                 )
                 raise NoMapError(
-                    f"{end} of {self._model} differs from its step from the previous state (by {off:.1e} of the "
-                    "largest entry): it depends on the number of the iteration, or on more than the output of "
-                    f"{self.unit[-1]!r}, or layers keep data from one iteration or text to the next, such as a cache; "
-                    "so there is no map to iterate: name by `sites` a core that carries the whole state"
+                    f"{end} of {self._model} differs from a step from the previous state (by {off:.1e} of the largest "
+                    "entry), so there is no map to iterate. Either the iteration's number or more than the output of "
+                    f"{self.unit[-1]!r} has an effect, or layers keep data between iterations or texts, such as a "
+                    "cache. Name with `sites` a core that carries the whole state"
                 )
             raise NoMapError(
-                f"the first iteration of {self._model} differs from the others (by {off:.1e} of the largest "
-                "entry): the step depends on the number of the iteration, so there is no map to iterate"
+                f"the first iteration of {self._model} differs from later iterations (by {off:.1e} of the largest "
+                "entry): a step depends on the iteration's number, so there is no map to iterate"
             )
 
     def _depends_on_text(self, seen: Sequence[Recorded], ends: Sequence[Tensor]) -> bool:
@@ -205,8 +205,8 @@ class Steps:
             if bool(there.any()) and apart(both - text, noise * there) <= tolerance(like.dtype):
                 return torch.where(there, first - text, first)
         raise NoMapError(
-            f"the state at depth 0 of {self._model} was not found before {self.unit[0]!r}: the first iteration "
-            "differs from the others; name by `sites` a core whose last layer returns the start of the next one"
+            f"lmdyn did not find the state at depth 0 of {self._model} before {self.unit[0]!r}: the first iteration "
+            "differs from later iterations. Name with `sites` a core that returns the start of its next iteration"
         )
 
 
@@ -218,7 +218,7 @@ def _noise(like: Tensor) -> Tensor:
 @cache
 def _warn_of_two(model: str) -> None:
     log.warning(
-        "%s iterates its core twice, which does not show whether the step depends on the iteration's number or on more "
-        "than the state; lmdyn assumes that it does not. Set three iterations, so that lmdyn can measure it",
+        "%s iterates its core twice, so lmdyn cannot measure whether a step depends on the iteration's number or on "
+        "more than the state. lmdyn assumes no such dependence. Set three iterations to measure the dependence",
         model,
     )
