@@ -170,7 +170,7 @@ def _labels(
         objective = objective_of(given.data)
         named = f" (objective: {objective})" if objective else ""
         aligned = "labels[b, t] belongs to logits[b, t]"
-        where = aligned if declared == "aligned" else "labels are shifted by the observer"
+        where = aligned if declared == "aligned" else "the observer shifts the labels"
         says = f"{declared}, as the data declares{named}: {where}"
     elif not own:
         says = f"the batches have no labels; lmdyn uses the tokens themselves: {says}"

@@ -167,7 +167,7 @@ def _observed(run: Path, most: int | None) -> list[DrawnObservations]:
     if not found:
         raise FileNotFoundError(
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
-            "`lmdyn analyze` creates observations"
+            "run `lmdyn analyze` to create observations"
         )
     return sorted(found, key=lambda one: not one.store.about().get("observer", "").endswith("LearningCurves"))
 
@@ -225,7 +225,7 @@ def _card(
     if several and found:
         seeds = re.search(r"\(\d+ seeds?\)$", next(iter(named.values())))
         number = f"{sum(map(_measured, sections.values()))} runs{f' {seeds[0]}' if seeds else ''}"
-        mean = f"Mean of {number}. {found.sentence}"
+        mean = f"The next numbers are means of {number}. {found.sentence}"
         found = replace(found, sentence=mean if len(set(named.values())) == 1 else _NO_MEAN)
     begin = {"begin": found.begin} if found else {}
     return card(anchor, title, found, part("chart", [one | begin for one in sources], title), more)

@@ -140,7 +140,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from error
     if not isinstance(about, dict):
         raise ValueError(
-            f"{path / _ABOUT} is not from Lightning: expected a dict, got {type(about).__name__}"
+            f"{path / _ABOUT} is not from Lightning: expected a mapping, got {type(about).__name__}"
         )
     if any(name.startswith("optimizer_0.") for name in index):
         about["optimizer_states"] = []

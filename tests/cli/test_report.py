@@ -141,7 +141,7 @@ def test_a_mean_counts_the_runs_that_have_the_number(tmp_path):
         classes = {"model": {"class_path": "my.LSTM"}, "data": {"class_path": "my.Text"}}
         (run / "config.yaml").write_text(yaml.safe_dump({"seed_everything": min(seed, 1), **classes}))
     page = write_report(runs, tmp_path / "out").read_text()
-    assert "Mean of 2 runs (2 seeds). Loss is 2 at step 5." in page
+    assert "The next numbers are means of 2 runs (2 seeds). Loss is 2 at step 5." in page
 
 
 def test_halves_of_characters_in_files_cost_no_page(tmp_path):

@@ -86,7 +86,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     check_folder(path)
     if path.suffix == ".ckpt":
         if not path.is_file():
-            raise FileNotFoundError(f"checkpoint {path} does not exist")
+            raise FileNotFoundError(f"checkpoint {path} does not exist: check the path")
         for folder in list(path.absolute().parents)[:3]:
             if (folder / "config.yaml").is_file():
                 return _of_run(folder, arguments, path)
@@ -129,7 +129,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
 
 def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
     if not path.is_file():
-        raise FileNotFoundError(f"file {path} does not exist")
+        raise FileNotFoundError(f"file {path} does not exist: check the path")
     if path.suffix not in (".yaml", ".yml"):
         raise ValueError(f"{path} is not a yaml with a model: give a model, and a text as --data {path}")
     configuration = _read_with_model(path)

@@ -139,7 +139,9 @@ def _sites_table(module: nn.Module, sites: FoundSites) -> Table:
 
 
 def _observers_table(found: Inspection) -> Table:
-    table = _table("Observers", "observer", "", "what it measures; or why it does not run, and the remedy")
+    table = _table(
+        "Observers", "observer", "", "what the observer measures, or why the observer does not run"
+    )
     for asked in sorted(found.observers, key=lambda a: (bool(a.findings), not a.tried)):
         name = f"{asked.name} (configured)" if asked.configured else asked.name
         if not asked.findings:

@@ -90,7 +90,7 @@ def refusal(found: Inspection) -> str | None:
         own = f"run the configured observers: lmdyn analyze {subject.name}"
         return None if runs else f"no other observer runs in one pass here; {own}"
     if found.data.entry is None:
-        return "no text is known that fits the model: give --data, a text file, a yaml or package.Class"
+        return "lmdyn knows no text for this model: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
         why = f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder"
         wrap = "wrap the model in a LightningModule, and use fit --model package.Class"

@@ -115,7 +115,7 @@ def _between(paths: Mapping[int, Path], given: str, steps: re.Match[str]) -> Map
     low, high = (int(one), int(one)) if one else (int(first or 0), float(last or "inf"))
     if not (found := {step: path for step, path in paths.items() if low <= step <= high}):
         there = ", ".join(map(str, [*paths][:5])) + (f", …, {max(paths)}" if len(paths) > 5 else "")
-        raise FileNotFoundError(f"--checkpoints {given} selects none: steps with checkpoints are {there}")
+        raise FileNotFoundError(f"--checkpoints {given} selects no checkpoint: choose from {there}")
     return found
 
 

@@ -236,7 +236,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
     def require_split(self, split: str) -> None:
         """Raise a ``ValueError`` for a split that the corpus lacks."""
         if split not in self.splits:
-            remedy = f"a corpus of files takes `--data.{split} FILE`"
+            remedy = f"for a corpus of files, give `--data.{split} FILE`"
             raise ValueError(f"the corpus has no split {split!r}, only {', '.join(self.splits)}; {remedy}")
 
     def encoded(self, split: str) -> EncodedSplit:

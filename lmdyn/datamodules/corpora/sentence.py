@@ -96,7 +96,7 @@ class Sentence:
         spans: list[Any] = [*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())]
         for span in spans:
             if not 0 <= span.start < span.end <= n:
-                raise ValueError(f"{span} lies outside a sentence of {n} words")
+                raise ValueError(f"{span} is outside a sentence of {n} words")
 
     @property
     def layers(self) -> tuple[str, ...]:

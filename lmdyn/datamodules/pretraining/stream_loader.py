@@ -211,7 +211,7 @@ class StreamLoaderOfRows:
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
             if parts.workers < self.num_workers:
-                log.info("only %d workers read, since `readers` limits their number", parts.workers)
+                log.info("only %d workers read, since `readers` limits the number", parts.workers)
             made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)

@@ -106,7 +106,7 @@ class ScaffoldCorpus(RandomWords):
             if words > self.n_tokens[split]:
                 raise ValueError(
                     f"{rules} rules and {outside} phrases of {length} words fill {words} words, more than "
-                    f"n_{split}_tokens = {self.n_tokens[split]}: raise it, or lower length, n_rules or n_outside"
+                    f"n_{split}_tokens = {self.n_tokens[split]}: raise the limit, or lower length, n_rules or n_outside"
                 )
 
     @property
