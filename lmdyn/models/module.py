@@ -137,7 +137,7 @@ class LanguageModule(L.LightningModule):
         """
         if "labels" not in batch:
             raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates them"
+                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates labels"
             )
         return batch["labels"]
 

@@ -46,8 +46,8 @@ class RecurrentModule(LanguageModule):
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if tie_weights and embedding_size != hidden_size:
             raise ValueError(
-                f"tie_weights requires embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
-                "make them equal or set tie_weights to false"
+                f"tie_weights requires embedding_size == hidden_size, got {embedding_size} and {hidden_size}. Set "
+                "equal sizes, or set tie_weights to false"
             )
         if anneal_factor is not None and anneal_factor <= 1:
             raise ValueError(f"expected anneal_factor above 1, or null for no annealing, got {anneal_factor}")

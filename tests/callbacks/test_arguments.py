@@ -71,7 +71,7 @@ def test_unknown_arguments_name_the_nearest():
     for name, arguments, words in (
         ("Geometry", {"site": {}}, "Geometry has no argument 'site', did you mean 'sites'"),
         ("LearningCurves", {"max_token": 3}, "did you mean 'max_tokens'"),
-        ("Sparsity", {"zzz": 3}, "Sparsity has no argument 'zzz'; its arguments are "),
+        ("Sparsity", {"zzz": 3}, "Sparsity has no argument 'zzz'; the arguments are "),
         ("LearningCurves", {"layers": 3}, "layers is 3: expected a list or null"),
     ):
         assert_refused(observers[name], (arguments, words))

@@ -211,5 +211,5 @@ def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
 def _finite(x: Tensor) -> Tensor:
     exact = exact_float(x).cpu()
     if not bool(exact.isfinite().all()):
-        raise ValueError("expected finite numbers, got NaN or infinite ones")
+        raise ValueError("expected finite numbers, got NaN or infinite numbers")
     return exact

@@ -337,8 +337,8 @@ def capture(
             # with frozen parameters, the graph begins at a leaf, which autograd protects
             if gradients and "leaf Variable that requires grad" in str(error):
                 raise RuntimeError(
-                    f"an in-place operation follows one of the sites {list(sites)}, and all parameters before the site "
-                    f"are frozen: {_IN_PLACE_REMEDY}"
+                    f"an in-place operation follows a site of {list(sites)}, and all parameters before that site are "
+                    f"frozen: {_IN_PLACE_REMEDY}"
                 ) from error
             raise
 

@@ -128,7 +128,7 @@ def refuse_unknown(cls: type, given: Iterable[str]) -> None:
     if unknown is not None and not open_to_any:
         near = did_you_mean(unknown, known) or ";"
         raise TypeError(
-            f"{cls.__name__} has no argument {unknown!r}{near} its arguments are {nearest_first(unknown, known)}"
+            f"{cls.__name__} has no argument {unknown!r}{near} the arguments are {nearest_first(unknown, known)}"
         )
 
 

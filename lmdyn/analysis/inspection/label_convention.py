@@ -37,7 +37,7 @@ _WHERE = {
     "same": "equal the token at their own position",
     "next": "equal the token one position after them",
     "masked": "equal no token at or next to their position, and other positions have no label (masked tokens)",
-    "elsewhere": "equal no token at their position or next to it",
+    "elsewhere": "equal no token at or next to their position",
 }
 _READS: dict[Reading, str] = {
     "causal": "the module reads no later tokens",
@@ -218,7 +218,7 @@ class _Text:
 def _where(texts: Sequence[_Text]) -> tuple[str, str]:
     """Return where most labels occur in the input, and the counts in words; ambiguous repeats are not counted."""
     if texts[0].key == "labels":
-        return "same", "the module creates its decoder's input from the labels"
+        return "same", "the module creates the decoder's input from the labels"
     counted = [text.labelled & _neighbour(text.real, 1, False) for text in texts]
     if not any(bool(at.any()) for at in counted):
         counted = [text.labelled for text in texts]

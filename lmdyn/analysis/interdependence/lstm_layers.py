@@ -81,7 +81,7 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for module in modules:
         if not isinstance(module, nn.LSTM):
             raise TypeError(
-                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition requires "
+                f"expected torch.nn.LSTM or a stack of LSTMs, got {type(module).__name__}: the decomposition requires "
                 "the LSTM's gates; for other models use pairwise_shapley_interaction"
             )
         if module.bidirectional or module.proj_size:

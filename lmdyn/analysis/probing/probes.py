@@ -420,7 +420,7 @@ def diagnostic_probe(
     train_set = _targets(train_labels, tasks, num_classes, "train")
     test_set = _targets(test_labels, tasks, num_classes, "test")
     if (train_types is None) != (test_types is None):
-        raise ValueError("control tasks require the types of train and test, got only one of them")
+        raise ValueError("control tasks require types: pass both train_types and test_types")
     if train_types is not None and test_types is not None:
         sets = ((train_set, train_types, "train"), (test_set, test_types, "test"))
         train_set, test_set = _with_control_tasks(sets, classifier.seed)

@@ -90,8 +90,8 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         median = pairs_of_rows(squared).median()
     if not median > 0:
         raise ValueError(
-            "more than half of the pairs of samples coincide, so their median distance is 0: drop duplicates, "
-            "or pass a kernel with a fixed bandwidth"
+            "more than half of the pairs of samples coincide, so the median distance is 0: drop duplicates, or pass a "
+            "kernel with a fixed bandwidth"
         )
     kernel = squared.mul_(-0.5 / (bandwidth**2 * median)).exp_()
     return kernel.fill_diagonal_(1).to(x.device, at_least_float32(x))

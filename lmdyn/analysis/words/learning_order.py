@@ -60,9 +60,7 @@ def learning_order(
             f"{steps.tolist()}"
         )
     if bool(accuracy.isinf().any()):
-        raise ValueError(
-            "expected finite accuracies, or NaN if a group was not observed, got an infinite one"
-        )
+        raise ValueError("expected finite accuracies, or NaN for a group without observations, got infinity")
     reached = torch.full((accuracy.shape[1],), torch.nan, dtype=torch.float64)
     place = steps.double().log1p()
     for group, values in enumerate(accuracy.double().T):

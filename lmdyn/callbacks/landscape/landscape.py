@@ -128,7 +128,7 @@ class Landscape(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError("neither `reference` nor `plane` is set: set one of the two")
+            raise ValueError("neither `reference` nor `plane` is set: set `reference` or `plane`")
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 

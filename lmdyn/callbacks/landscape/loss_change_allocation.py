@@ -166,7 +166,7 @@ class LossChangeAllocation(Observer):
         if self.allocation == "path" and not self.run.live:
             raise ValueError(
                 f"{self.name}: `allocation: path` follows each update of the training, but a replay has no updates. "
-                "Attach the observer to the training, leave it out with `--only`, or set `allocation: chord`"
+                "Attach the observer to the training, leave the observer out with `--only`, or set `allocation: chord`"
             )
         if self.allocation == "chord" and self.run.live and self.run.checkpoint_folder is None:
             raise ValueError(

@@ -142,7 +142,7 @@ def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) 
         warn(
             whose,
             f"{on_padding} of {labels} labels of the probe set are on padding (attention_mask 0). Observers do not "
-            "count labels on padding, but the model's own loss may count these labels. Set them to -100",
+            "count labels on padding, but the model's own loss may count these labels. Set labels on padding to -100",
         )
     if padded:
         warn(

@@ -110,8 +110,8 @@ def tabulate(
     table = pd.concat(parts, ignore_index=True) if parts else DataFrame()
     if unknown := [str(c) for c in table.columns if c not in columns]:
         raise ValueError(
-            f"{name}: the observer's rows have undeclared columns {', '.join(unknown)}: add them to `columns`, as in "
-            f"columns = {{{unknown[0]!r}: int}}"
+            f"{name}: the observer's rows have undeclared columns {', '.join(unknown)}: add these columns to "
+            f"`columns`, as in columns = {{{unknown[0]!r}: int}}"
         )
     table = table.reindex(columns=columns)
     for column, empty in {"site": "", **groups}.items():

@@ -69,7 +69,7 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         targets = batch.get("labels", batch.get("input_ids"))
         if not isinstance(targets, Tensor):
             raise ValueError(
-                f"{observer.name}: expected batches with labels or input_ids, got {', '.join(sorted(batch))}"
+                f"{observer.name}: expected batches with `labels` or `input_ids`, got {', '.join(sorted(batch))}"
             )
         if targets.is_floating_point():
             raise ValueError(f"{observer.name}: expected integer token ids as labels, got {targets.dtype}")

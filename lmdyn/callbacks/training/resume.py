@@ -266,8 +266,8 @@ def _word_starts(trainer: L.Trainer) -> Tensor | None:
     found = read_attribute(datamodule_of(trainer), "word_starts")
     if found is None:
         raise ValueError(
-            "a schedule counts words, but this data does not: use `tokens`, or give the datamodule `word_starts`, the "
-            "share of each token id's occurrences that begin a word"
+            "a schedule counts words, but this data does not count words: use `tokens`, or give the datamodule "
+            "`word_starts`, the share of each token id's occurrences that begin a word"
         )
     return torch.as_tensor(np.asarray(found) * 1e6).round().long()
 

@@ -201,7 +201,7 @@ class WeightSpectra(Observer):
                 "and shape: compare with a checkpoint of the same architecture"
             )
         if missing:
-            report(self.name, f"{name} lacks {', '.join(missing)}: lmdyn leaves out their distances")
+            report(self.name, f"{name} lacks {', '.join(missing)}: lmdyn leaves out distances from {name}")
 
     def _found_heads(self, module: Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

@@ -201,7 +201,7 @@ class MinimalPairs(ScoredTexts):
                 "pairs that differ in words that the tokenizer knows",
                 f"{self.indistinct.sum()} of {len(self.pairs)} pairs that differ in unknown words or not at all, such "
                 f"as {first_row(self.pairs, self.indistinct)}",
-                "choose pairs of known words; lmdyn counts each other pair as half right",
+                "choose pairs of known words; lmdyn counts the other pairs as half right",
                 stops=False,
             )
         yield from super().foresee(module)

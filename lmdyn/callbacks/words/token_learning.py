@@ -277,7 +277,7 @@ class TokenLearning(Observer):
                 yield expected(
                     f"words of the groups {', '.join(empty)} of {by!r} in the probe set",
                     f"none among {known:,} words",
-                    "set other `bands`" if by == "rank" else "choose other groupings by `by`",
+                    "set other `bands`" if by == "rank" else "set `by` to other groupings",
                     stops=False,
                 )
 

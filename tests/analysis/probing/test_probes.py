@@ -160,7 +160,7 @@ class TestControlTask:
         torch.testing.assert_close(plain.loss, with_control.loss, atol=1e-10, rtol=0)
         assert with_control.tasks == plain.tasks
         assert with_control.control_accuracy.shape == (3, 3)
-        with pytest.raises(ValueError, match="types of train and test"):
+        with pytest.raises(ValueError, match="require types"):
             P.diagnostic_probe(*many, train_types=types[0])
         with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
             P.diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])

@@ -130,7 +130,7 @@ def test_refusals(tmp_path):
     corpus = data(tmp_path)
     observers = [LearningCurves(layers=[], bands=[], schedule=Steps(words=(5,)))]
     trainer = quiet_trainer(tmp_path, RunState(), *observers, max_steps=1)
-    with pytest.raises(ValueError, match="but this data does not: use `tokens`"):
+    with pytest.raises(ValueError, match="but this data does not count words: use `tokens`"):
         trainer.fit(Own(), corpus.train_dataloader(), corpus.val_dataloader())
     fit(tmp_path / "steps", corpus, Steps())
     old = tmp_path / "steps/resume/step=000000004.ckpt"  # of a version that noted no amounts

@@ -111,7 +111,7 @@ class Steps:
             if call.answer is None or call.answer.shape != call.x.shape:
                 returned = None if call.answer is None else tuple(call.answer.shape)
                 taken = tuple(call.x.shape)
-                return f"layer {call.path!r} of {self._model} takes {taken} and returns {returned}, not one shape"
+                return f"layer {call.path!r} of {self._model} takes {taken} but returns {returned}: expected one shape"
         for first, second in pairwise(calls):
             if not torch.equal(*(cast(Tensor, t).nan_to_num() for t in (first.answer, second.x))):
                 between = f"between {first.path!r} and {second.path!r}"
