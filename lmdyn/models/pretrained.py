@@ -211,10 +211,9 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
         except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
-                f"{name!r} at revision {revision or 'main'!r} is no folder here, and lmdyn found no such model on the "
-                f"Hugging Face hub or in the local cache ({reason[0]}). Check name, revision and connection, or run "
-                f"`hf download {name} --revision {revision or 'main'}` on a connected machine and use the printed "
-                "folder as name"
+                f"{name!r} at revision {revision or 'main'!r} is no folder here, and neither on the Hugging Face hub "
+                f"nor in the local cache ({reason[0]}). Check name, revision and connection, or run `hf download "
+                f"{name} --revision {revision or 'main'}` on a connected machine and use the printed folder as name"
             ) from error
         if any(folder.glob(weights[0])):
             return folder

@@ -365,8 +365,8 @@ class EncoderMap:
         off = apart(_answer(passage.finish(first, last, unit * self._n)), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(
-                f"the output of {type(self._module).__name__} depends on the last state of the core and on earlier "
-                f"states (by {off:.1e} of the largest entry), so the output at another depth is unknown"
+                f"the output of {type(self._module).__name__} depends on the core's last state and on earlier states "
+                f"(by {off:.1e} of the largest entry). The output at another depth is therefore unknown"
             )
 
 

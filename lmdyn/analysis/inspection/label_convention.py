@@ -266,9 +266,8 @@ def _copying(module: nn.Module, text: _Text, forward: Forward | None) -> float:
     if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(
             f"the logits of {type(module).__name__} are {tuple(logits.shape)} for labels {tuple(labels.shape)}: "
-            "expected (batch, time, classes). Use one label per position, -100 for none (if labels are the next "
-            "tokens, leave out the last input), or set `forward:`, a function (module, batch) -> logits of all "
-            "positions"
+            "expected (batch, time, classes). Use one label per position, -100 for none. If labels are the next "
+            "tokens, leave out the last input. Or set `forward:`, a function (module, batch) -> logits of all positions"
         )
     known = labels[labels != IGNORED]
     if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[2]:

@@ -65,8 +65,8 @@ class PieceTable:
                 table[1, i] = _is_letter(after[0]) or after[0] in _APOSTROPHES
         if not table[0].any():
             raise ValueError(
-                "expected a tokenizer with pieces that show where a word begins (Ġ, ▁, ## within words, or whole "
-                f"words), got no such piece among {len(pieces)}"
+                f"none of {len(pieces)} pieces of the tokenizer shows where a word begins: expected Ġ, ▁, ## within "
+                "words, or whole words"
             )
         return cls(*table)
 

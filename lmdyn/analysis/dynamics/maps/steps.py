@@ -153,7 +153,7 @@ class Steps:
                 raise NoMapError(
                     f"{end} of {self._model} differs from a step from the previous state (by {off:.1e} of the largest "
                     "entry), so there is no map to iterate. Either the iteration's number or more than the output of "
-                    f"{self.unit[-1]!r} has an effect, or layers keep data between iterations or texts, such as a "
+                    f"{self.unit[-1]!r} has an effect. Or layers keep data between iterations or texts, such as a "
                     "cache. Name with `sites` a core that carries the whole state"
                 )
             raise NoMapError(
