@@ -194,8 +194,8 @@ def tested_words(phases: pd.DataFrame, level: float) -> list[str]:
     """Return sentences about how many curves were tested, how many would change by chance, and which have no bend."""
     tested = phases[phases["phase"] != "not tested"].drop_duplicates(["run", "curve"])
     said = [
-        f"lmdyn tested {len(tested)} curves of single runs at a level of {level:g}: chance alone would change about "
-        f"{level * len(tested):.1f}"
+        f"lmdyn tested {len(tested)} curves of single runs at a level of {level:g}: about {level * len(tested):.1f} "
+        "curves would change by chance"
     ]
     if len(tested):
         said[0] += (

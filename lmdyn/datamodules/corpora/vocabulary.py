@@ -86,7 +86,9 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
     """
     letters = sorted(set("".join(counts)))
     if not 0 < len(letters) <= size:
-        raise ValueError(f"{len(letters)} different characters, expected 1 to {size}: raise vocab_size")
+        raise ValueError(
+            f"the text has {len(letters)} different characters, expected 1 to {size}: raise vocab_size"
+        )
     # characters that SentencePiece reserves, drops, or reads as the end of a word
     odd = [letter for letter in letters if letter == "▅" or not letter.isprintable()]
     free = (chr(_CODES + i) for i in range(2 * len(letters)) if chr(_CODES + i) not in letters)

@@ -94,7 +94,10 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
                 f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Causal models cannot fill a mask"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
-        logger.info("full stops are %s (`punctuation`; default: as in the tokenizer's text)", punctuation)
+        logger.info(
+            "full stops in facts are %s, as `punctuation` or the text of the tokenizer determines",
+            punctuation,
+        )
         encoder = _Encoder(tokenizer, self.lowercase, punctuation)
         kinds = self.source.relation_kinds()
         relations = list(kinds)

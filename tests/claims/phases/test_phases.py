@@ -75,7 +75,7 @@ def test_too_few_observations_are_said(tmp_path, capsys):
     run = run_with(tmp_path / "run", {"h": [1.0, 2.0, 3.0]}, steps=[1, 10, 100])
     main(["phases", str(run)])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1 not tested: expected at least 8 observations a decade" in printed
+    assert "1 not tested: expected at least 8 observations per decade" in printed
 
 
 def test_two_curves_of_one_name_are_refused(tmp_path):
