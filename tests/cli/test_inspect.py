@@ -99,7 +99,7 @@ WRONG = {
     "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
     "text.txt": ("is not a yaml with a model: give a model, and a text as --data",),
     "org/absent": ("'org/absent' at revision 'main' is no folder here",),
-    "inspected_own.Brokn": ("'inspected_own.Brokn' cannot be imported", "did you mean 'Broken'?"),
+    "inspected_own.Brokn": ("cannot import 'inspected_own.Brokn'", "did you mean 'Broken'?"),
     "inspected_own.Pairs": ("is a LightningDataModule: give a model, and then --data inspected_own.Pairs",),
     "inspected_own.by_function": ("inspected_own.by_function is not a model: expected a class",),
     "inspected_own.Needs": ("requires (depth, width: int): give --model.depth VALUE --model.width VALUE",),
