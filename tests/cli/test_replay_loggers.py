@@ -194,7 +194,7 @@ def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
 def test_an_unknown_logger_is_one_line(run, tmp_path, capsys):
     for named, message in (
         (["CSVLoger"], "unknown logger 'CSVLoger', did you mean 'CSVLogger'? loggers are "),
-        (["nowhere.Logger"], "cannot be imported"),
+        (["nowhere.Logger"], "cannot import 'nowhere.Logger'"),
         (["none", "CSVLogger"], "give either none, or only names of loggers"),
     ):
         with pytest.raises(SystemExit, match="1"):
