@@ -262,10 +262,9 @@ def capture(
     """Capture activations at ``sites`` during the forward passes in this context.
 
     Hooks are removed and all tensors are released when the context closes, also after an error. Where a model calls
-    ``scaled_dot_product_attention``, attention weights are computed from the arguments of the call; else the attention
-    module returns them. Without a gradient, and not in half precision, they also give the output of that call, which
-    rounds it differently (1e-7). Models of transformers with another fused attention are switched to ``eager``
-    (``switches_attention``).
+    ``scaled_dot_product_attention``, attention weights are computed from the arguments of the call, which changes
+    nothing else; else the attention module returns them. Models of transformers with another fused attention are
+    switched to ``eager`` (``switches_attention``).
 
     Args:
         module: the model.

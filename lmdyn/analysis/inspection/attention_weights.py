@@ -22,8 +22,7 @@ def watch_attention(
 
     ``weights`` are those in its output (:func:`attention_weights`), None if it has none. ``within`` are the weights,
     computed from the arguments, of each fused attention that was called while the module ran, and those in the outputs
-    of those of these modules that ran within it. Where no gradient is wanted, single and double precision take the
-    output of a fused attention from its weights, as ``eager`` does: equal up to the rounding of a sum.
+    of those of these modules that ran within it.
     """
     running: list[tuple[Module, list[Tensor]]] = []
     fused = _FusedAttention(running)
@@ -71,20 +70,24 @@ class _FusedAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function."""
         kwargs = kwargs or {}
-        if func not in _FUSED or not self._running or (args[0] if args else kwargs["query"]).is_nested:
-            return func(*args, **kwargs)
-        followed = torch.is_grad_enabled()
-        with torch.no_grad():
-            weights, output = _FUSED[func](*args, **kwargs)
-        if weights.ndim == 4:
-            self._running[-1][1].append(weights)
-        return func(*args, **kwargs) if output is None or followed else output
+        if func in _FUSED and self._running and not (args[0] if args else kwargs["query"]).is_nested:
+            with torch.no_grad():
+                weights = _weights_of_call(func, args, kwargs)
+            if weights.ndim == 4:
+                self._running[-1][1].append(weights)
+        return func(*args, **kwargs)
 
 
-def _module_weights(*args: Any, **kwargs: Any) -> tuple[Any, None]:
-    given = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs).arguments
+_FUSED = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
+
+
+def _weights_of_call(func: Any, args: Any, kwargs: Any) -> Tensor:
+    if func is F.scaled_dot_product_attention:
+        return _fused_weights(*args, **kwargs)
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
     changed = {"need_weights": True, "average_attn_weights": False, "training": False}
-    return F.multi_head_attention_forward(**{**given, **changed})[1], None
+    found: Tensor = func(**{**given, **changed})[1]
+    return found
 
 
 def _fused_weights(
@@ -96,44 +99,35 @@ def _fused_weights(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> Tensor:
     """Compute the weights of ``scaled_dot_product_attention``, (batch, heads, query, key); 0 without a visible key.
 
-    The output comes with them, except of a dropout and in half precision, of which scores are computed in float32, as
-    within the fused attention.
+    Scores of half precision are computed in float32, as within the fused attention.
     """
     if query.dtype in (torch.float16, torch.bfloat16):
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = query.float(), key.float(), value.float()
-            return _fused_weights(query, key, value, mask, 0.0, is_causal, scale, enable_gqa)[0], None
+            return _fused_weights(query.float(), key.float(), value, mask, 0.0, is_causal, scale, enable_gqa)
     if enable_gqa:
-        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query = (query * (query.shape[-1] ** -0.5 if scale is None else scale)).expand(*batch, -1, -1)
-    key, value = key.mT.expand(*batch, -1, -1), value.expand(*batch, -1, -1)
+    key = key.mT.expand(*batch, -1, -1)
     weights = query.new_empty(*query.shape[:-1], key.shape[-1])
     mask = query.new_zeros(()) if attn_mask is None else attn_mask
     if is_causal:
         mask = query.new_full(weights.shape[-2:], -torch.inf).triu(1)
-    size = 1 if query.device.type == "cpu" else len(query)  # a sequence stays in the cache
-    scores, output = torch.empty_like(weights[:size]), value.new_empty(*query.shape[:-1], value.shape[-1])
-    parts = (part.split(size) for part in (query, key, mask.expand(weights.shape), value, weights, output))
-    for q, k, m, v, found, out in zip(*parts, strict=True):
+    size = 1 if query.device.type == "cpu" else len(query)  # scores of a sequence stay in the cache
+    scores = torch.empty_like(weights[:size])
+    parts = (part.split(size) for part in (query, key, mask.expand(weights.shape), weights))
+    for q, k, m, found in zip(*parts, strict=True):
         torch.matmul(q, k, out=scores)
         scores = scores.masked_fill_(~m, -torch.inf) if m.dtype == torch.bool else scores.add_(m)
         torch.softmax(scores, -1, out=found)
-        if attn_mask is not None:  # else each query sees the first key
-            seen = m if m.dtype == torch.bool else ~m.isneginf()
-            found.masked_fill_(~seen.any(-1, keepdim=True), 0)
-        torch.matmul(found, v, out=out)
-    return weights, None if dropout_p or torch.is_autocast_enabled(query.device.type) else output
-
-
-_FUSED: dict[Any, Callable[..., tuple[Tensor, Tensor | None]]] = {
-    F.scaled_dot_product_attention: _fused_weights,
-    F.multi_head_attention_forward: _module_weights,
-}
+    if attn_mask is None:  # each query sees the first key
+        return weights
+    seen = attn_mask if attn_mask.dtype == torch.bool else ~attn_mask.isneginf()
+    return weights.masked_fill_(~seen.any(-1, keepdim=True), 0)
 
 
 def attention_weights(output: Any) -> Tensor | None:

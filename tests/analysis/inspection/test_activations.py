@@ -241,7 +241,7 @@ def test_buffers_are_what_they_were():
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "albert"])
 def test_weights_of_fused_attention_are_those_of_eager(name):
-    """With padding on the left, queries of which see nothing; other numbers change by the rounding of a sum."""
+    """With padding on the left, queries of which see nothing; no other number changes."""
     model = ARCHITECTURES[name]()
     ids = torch.randint(3, 20, (2, 6), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(2, 6, dtype=torch.long)
@@ -263,50 +263,13 @@ def test_weights_of_fused_attention_are_those_of_eager(name):
             run()
             eager = seen.attentions
     assert inner.config._attn_implementation == "sdpa"
-    torch.testing.assert_close(output, plain, atol=2e-6, rtol=0)
+    assert torch.equal(output, plain)
     real = mask.bool()
     assert fused.keys() == eager.keys()
     for site, weights in fused.items():
         own, expected = (w.transpose(1, 2)[real] for w in (weights, eager[site]))
         torch.testing.assert_close(own, expected, atol=1e-6, rtol=0)
         assert not weights.isnan().any()
-
-
-@pytest.mark.parametrize("kept", ["gradient", "bfloat16", "autocast"])
-def test_where_weights_would_round_the_output_is_the_fused_one(kept):
-    """With a gradient, or in half precision, no bit changes; the control is single precision without a gradient."""
-    model = ARCHITECTURES["llama"]()
-    ids = torch.randint(3, 20, (2, 6), generator=torch.Generator().manual_seed(0))
-    calls = []
-
-    class Counted(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            calls.extend([func] * (func is torch.nn.functional.scaled_dot_product_attention))
-            return func(*args, **(kwargs or {}))
-
-    def run(module, **settings):
-        calls.clear()
-        with Counted(), torch.set_grad_enabled(kept == "gradient"), torch.autocast("cpu", **settings):
-            return module(input_ids=ids)[0]
-
-    single = run(model, enabled=False)
-    assert calls
-    calls.clear()
-    with (
-        observing(model),
-        torch.no_grad(),
-        Counted(),
-        capture(model, {}, attention_sites=attention_sites(model)),
-    ):
-        torch.testing.assert_close(model(input_ids=ids)[0], single.detach(), atol=2e-6, rtol=0)
-    assert not calls
-    model = model.to(torch.bfloat16) if kept == "bfloat16" else model
-    with observing(model):
-        plain = run(model, enabled=kept == "autocast")
-        n = len(calls)
-        with capture(model, {}, attention_sites=attention_sites(model)):
-            assert torch.equal(run(model, enabled=kept == "autocast"), plain)
-    assert len(calls) == n > 0
 
 
 def test_weights_of_attention_with_dropout_change_nothing():
@@ -367,8 +330,7 @@ def test_weights_of_half_precision_are_as_exact_as_the_model_s_own(dtype, most):
     g = torch.Generator().manual_seed(0)
     q, k = (4 * torch.randn(1, 1, 12, 16, generator=g).to(dtype) for _ in range(2))
     expected = (q.double() @ k.double().mT / 4).softmax(-1)
-    found, none = _fused_weights(q, k, k)
-    assert none is None
+    found = _fused_weights(q, k, k)
     assert float((found - expected).abs().max()) < 1e-5
     fused = F.scaled_dot_product_attention(q, k, torch.eye(12, dtype=dtype)[None, None])
     assert float((fused - expected).abs().max()) < most
@@ -409,8 +371,5 @@ def test_weights_of_a_fused_call_are_those_of_single_rows(case):
     if case == "of rows":
         k[0, :, 1] = torch.nan  # hidden from all
         seen[0, :, :, 1] = False
-    v = torch.randn(*k.shape[:3], 6, generator=g)
-    found, output = _fused_weights(q, k, v, **given)
-    fused = F.scaled_dot_product_attention(q, k.nan_to_num(), v, **given)
-    torch.testing.assert_close(output, fused, atol=2e-6, rtol=0)
+    found = _fused_weights(q, k, k, **given)
     torch.testing.assert_close(found.double(), naive_weights(q, k, seen, bias, 0.3), atol=1e-6, rtol=0)
