@@ -41,7 +41,7 @@ def changes_of(profile: Path) -> dict[str, str]:
             drawn = [seed["init"], seed["order"]] if isinstance(seed, dict) else [seed]
             init, order = drawn[0], drawn[-1]
             found["_".join(map(str, [run, *drawn]))] = (
-                f"{changes} --seed_everything {init} --data_seed {order}"
+                f"{changes} --seed_everything {init} --data_seed {order}".replace("{SEED}", str(init))
             )
         if "seeds" not in config:
             found[run] = changes
@@ -62,7 +62,7 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     """A dry run, as the README has it: from the root, which tells all commands."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     plan, jobs = snakemake(tmp_path, profile.parent.relative_to(ROOT / "configs"), "-n", "-p")
-    named = set(re.findall(r"--config (\S+\.yaml)", plan))
+    named = set(re.findall(r"\S*configs/\S+\.yaml", plan))
     shipped = {p.name for p in profile.parent.glob("*.yaml")} - {"config.yaml"}
     assert {Path(n).name for n in named} == (shipped or {"observers.yaml"})  # of another profile
     assert all(Path(n).exists() for n in named)
@@ -91,9 +91,11 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
         plan = re.sub(r"\S*configs/", "configs/", plan)  # Snakemake's paths are absolute
         for run, changes in runs.items():
             assert re.search(rf"fit --config \S+/lm.yaml {re.escape(changes)} .*version {run} ", plan)
-            arguments = (
-                f"--config {profile.parent.relative_to(ROOT)}/observers.yaml {config.get('observe', '')}"
-            )
+            observers = f"{profile.parent.relative_to(ROOT)}/observers.yaml"
+            if config.get("languages"):
+                own = rf"sed 's/\S+ \S+ {run.rpartition('_')[2]}/' {observers} > (\S+/observers_{run}.yaml) "
+                observers = re.search(own, plan)[1]
+            arguments = f"--config {observers} {config.get('observe', '')}"
             replayed = re.search(rf"analyze \S+/{run} {re.escape(arguments)}", plan)
             assert bool(replayed) != config.get("live", False)  # observed as it is made
         return

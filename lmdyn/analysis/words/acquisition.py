@@ -238,7 +238,8 @@ def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers,
     kept = (at > 0) & np.isfinite(y)
     if kept.sum() < _LEAST:
         raise ValueError(
-            f"expected at least {_LEAST} observations after step 0, got {kept.sum()}: observe more steps"
+            f"expected at least {_LEAST} observations after step 0 with a finite value, got {kept.sum()} of {len(y)} "
+            "observations: observe more steps, or leave out the word if its values are not finite"
         )
     return at[kept], y[kept]
 

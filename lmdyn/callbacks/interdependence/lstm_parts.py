@@ -81,6 +81,7 @@ class LSTMParts:
         scale = float(logits.nan_to_num(0, 0, 0).abs().max())
         if not torch.allclose(found, logits, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             raise ValueError(
-                f"{observer}: the module's logits are not {self.decoder}({self.lstm}({self.embedding}(input_ids))), "
-                f"but differ by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes no other operations"
+                f"{observer}: the module's logits differ from {self.decoder}({self.lstm}({self.embedding}(input_ids))) "
+                f"by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes these three modules only: name "
+                "those that `forward` uses, or remove other operations from `forward`"
             )

@@ -96,7 +96,11 @@ class Sentence:
         spans: list[Any] = [*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())]
         for span in spans:
             if not 0 <= span.start < span.end <= n:
-                raise ValueError(f"{span} is outside a sentence of {n} words")
+                kind = type(span).__name__.lower()
+                raise ValueError(
+                    f"a {kind} has start {span.start} and end {span.end} in a sentence of {n} words: expected a start "
+                    f"from 0, and a later end of at most {n}, which is the word after the {kind}"
+                )
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def test_refusals():
         A.acquisition_step(STEPS, values)
     with pytest.raises(ValueError, match="requires `vocabulary`"):
         A.acquisition_step(STEPS, values, "2022")
-    with pytest.raises(ValueError, match="expected at least 5 observations after step 0, got 4"):
+    with pytest.raises(ValueError, match="5 observations after step 0 with a finite value, got 4 of 5"):
         A.fit_sigmoid(STEPS[:5], values[:5])
     with pytest.raises(ValueError, match="expected increasing steps"):
         A.fit_sigmoid(STEPS[::-1], values)

@@ -453,5 +453,5 @@ def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
 def test_other_operations_than_those_of_the_parts_are_refused(tmp_path):
     observer, lstm = attach(tmp_path), nn.LSTM(4, 6, num_layers=2, batch_first=True)
     assert observer.observe(Other(lstm), 0)["value"].notna().any()
-    with pytest.raises(ValueError, match=r"logits are not decoder\(lstm\(embedding\(input_ids\)\)\)"):
+    with pytest.raises(ValueError, match=r"logits differ from decoder\(lstm\(embedding\(input_ids\)\)\)"):
         observer.observe(Other(lstm, between=nn.LayerNorm(6)), 0)
