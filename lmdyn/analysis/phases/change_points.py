@@ -104,7 +104,7 @@ def change_points(
 
     Raises:
         UnsuitableCurveError: for fewer than eight observations a decade (fewer below step 10, where steps are whole
-            numbers) or 12 at all, or steps that occur twice.
+            numbers) or 12 in total, or steps that occur twice.
         ValueError: for settings out of range, or too few resamplings for a p-value as small as the level.
 
     Reference: Saphra 2021, section 7.2.3 (phases); segmented regression: Muggeo 2003; number of change points: Zhang &
