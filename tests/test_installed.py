@@ -107,7 +107,7 @@ def test_a_study_is_copied(tmp_path, monkeypatch, capsys):
         assert (tmp_path / "configs" / name).read_bytes() == (ROOT / "configs" / name).read_bytes()
     for words, message in (
         (["he2022_twotower"], "already exists: choose another folder with --to"),
-        (["he2022"], "unknown study 'he2022': studies are chiang2020_embryology, "),
+        (["he2022"], "unknown study 'he2022': studies are changbergen2022_acquisition, "),
     ):
         with pytest.raises(SystemExit):
             main(["configs", *words])

@@ -35,7 +35,7 @@ def takes_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         tensor(10.)
         >>> takes_arrays(total)([1, 2])
         Traceback (most recent call last):
-        ValueError: total: expected x of Float (n d), got int64 (2,): convert, reshape or transpose it
+        ValueError: total: expected x of Float (n d), got int64 (2,): convert, reshape or transpose x
     """
     signature = inspect.signature(function)
     tensors = {name: p.annotation for name, p in signature.parameters.items() if _has_arrays(p.annotation)}

@@ -38,7 +38,7 @@ class UnwritableError(OSError, ValueError):  # a ValueError for compatibility wi
         ...     write_file(Path("/proc/a/b"), lambda path: path.write_text("x"))
         ... except UnwritableError as error:
         ...     print(error)
-        /proc/a/b cannot be written (No such file or directory): make room for it, or choose another folder
+        /proc/a/b cannot be written (No such file or directory): free disk space, or choose another folder
     """
 
     def __init__(

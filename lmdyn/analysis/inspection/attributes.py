@@ -118,7 +118,7 @@ def refuse_unknown(cls: type, given: Iterable[str]) -> None:
         ...         self.per_decade = per_decade
         >>> refuse_unknown(Schedule, ["per_decad"])
         Traceback (most recent call last):
-        TypeError: Schedule has no argument 'per_decad', did you mean 'per_decade'? its arguments are per_decade
+        TypeError: Schedule has no argument 'per_decad', did you mean 'per_decade'? the arguments are per_decade
     """
     known = [name for name in dict.fromkeys(_arguments(cls)) if name not in ("self", "args", "kwargs")]
     unknown = next((name for name in given if name not in known), None)

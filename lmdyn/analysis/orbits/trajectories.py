@@ -57,7 +57,7 @@ def check_precision(x: Tensor) -> None:
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
         Traceback (most recent call last):
-        ValueError: expected a state in float32 or float64, got torch.bfloat16: convert it (and the map)
+        ValueError: expected a state in float32 or float64, got torch.bfloat16: convert state and map
     """
     if x.ndim < 2:
         raise ValueError(
@@ -275,7 +275,7 @@ def check_steps(f: Map | Sequence[Map], steps: int) -> None:
     Example:
         >>> check_steps([torch.tanh], 2)
         Traceback (most recent call last):
-        ValueError: 2 steps through a sequence of 1 maps, in which time is depth: use at most 1 steps
+        ValueError: steps is 2, but the sequence has 1 maps, one for each step: use at most 1 steps
     """
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")

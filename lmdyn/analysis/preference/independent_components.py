@@ -37,7 +37,7 @@ class UnusableEmbeddingsError(ValueError):
         ...     principal_components(torch.ones(5, 2), 1)
         ... except UnusableEmbeddingsError as error:
         ...     print(error)
-        expected embeddings of rank 1 or more to whiten, got rank 0: use at most 0
+        expected embeddings of rank 1 or more, got rank 0: use at most 0 components
     """
 
 

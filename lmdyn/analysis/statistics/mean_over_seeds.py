@@ -282,7 +282,7 @@ class BoundedMean:
     Example:
         >>> zeros, one = BoundedMean([0.0] * 40), BoundedMean([0.0] * 39 + [0.25])
         >>> [round(end, 3) for end in zeros.interval()], [round(end, 3) for end in one.interval()]
-        ([0.0, 0.088], [0.0, 0.101])
+        ([0.0, 0.088], [0.0, 0.095])
     """
 
     def __init__(

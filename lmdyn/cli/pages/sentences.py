@@ -45,7 +45,7 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
         >>> loss = Quantity("loss", "Mean loss.", "nats", better="lower")
         >>> table = pd.DataFrame({"step": [0, 5, 9], "quantity": "loss", "site": "", "value": [8.0, 5.0, 4.0]})
         >>> finding(table, [loss]).sentence
-        'Loss fell from 8 nats at step 0 to 4 at step 9, half of the way by step 5.'
+        'Loss fell from 8 nats at step 0 to 4 at step 9, and made half of this change by step 5.'
     """
     steps, scalars = scalars["step"], scalars[np.isfinite(scalars["value"].astype(float))]
     charts = list(named_charts(scalars, recorded))

@@ -130,7 +130,7 @@ def test_of_several_lists_those_that_run_and_nothing_between_them():
     torch.testing.assert_close(iterated(f, f.start(batch())), f._module(batch()["input_ids"]))
     with pytest.raises(ValueError, match=r"changes the token vectors between 'blocks\.0' and 'blocks\.1'"):
         EncoderMap(Plain(between=torch.tanh), batch())
-    with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) and returns \(1, 6, 9\)"):
+    with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) but returns \(1, 6, 9\)"):
         EncoderMap(Plain(between=lambda x: x[..., :8], out=9), batch())
 
 

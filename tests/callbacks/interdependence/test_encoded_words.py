@@ -44,5 +44,5 @@ def test_text_is_encoded_as_it_is_written():
 def test_words_of_several_tokens_and_slow_tokenizers_are_refused():
     with pytest.raises(ValueError, match="the word 'ab' has 2 tokens"):
         encoded(Sentence(words=["a", "ab"]), byte_level(("Ġ", "a"), ("Ġ", "b")), one_token=True)
-    with pytest.raises(ValueError, match=r"the word of each token, got object: .*fast tokenizer"):
+    with pytest.raises(ValueError, match=r"the word of each token, got object. Load a fast tokenizer"):
         encoded(Sentence(words=["a", "b"]), object())

@@ -80,7 +80,7 @@ def test_a_store_is_of_the_run_that_the_observer_is_attached_to(tmp_path):
 def test_a_split_that_is_not_there_has_a_remedy(tmp_path):
     for data in (Own(), L.LightningDataModule()):
         observer = LearningCurves(layers=[], bands=[], split="test")
-        with pytest.raises(ValueError, match=r"has no test data; .*`split:` or a `probe:` to the observer"):
+        with pytest.raises(ValueError, match=r"has no test data .*`split:` or a `probe:` to the observer"):
             observer.attach(Run(tmp_path, datamodule=data))
 
 
