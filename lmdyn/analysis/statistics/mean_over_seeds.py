@@ -261,8 +261,8 @@ class BoundedMean:
     spacings of n uniform numbers; the lower one is that of the mirrored values.
 
     For zeros and ones it is the interval of Clopper & Pearson. For n equal values v the upper bound is
-    v + (high − v)(1 − (α/2)^(1/n)), which follows from Markov's inequality. For other values, its level is proved for
-    two of them and conjectured for more.
+    v + (high − v)(1 − (α/2)^(1/n)), which follows from Markov's inequality. For other values, its level is conjectured,
+    and no law is known for which the bound fails.
 
     Args:
         values: one per seed, or its smallest possible value.
@@ -302,7 +302,7 @@ class BoundedMean:
                 f"{max(highest)}"
             )
         self._below, self._above = [-v for v in (*values, low)], [*highest, high]
-        self._mean = math.fsum((*values, *highest)) / (2 * len(values))
+        self._means = math.fsum(values) / len(values), math.fsum(highest) / len(values)
         self._text = text_error, text_df
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -317,15 +317,16 @@ class BoundedMean:
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the interval for the same models and another text."""
-        return _interval(self._mean, *self._text, confidence)
+        ends = [_interval(mean, *self._text, confidence) for mean in self._means]
+        return ends[0][0], ends[1][1]
 
     def p_above(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not above the bound"."""
-        return max(_p_of_spacings(self._below, -bound), _tail(self._mean - bound, *self._text))
+        return max(_p_of_spacings(self._below, -bound), _tail(self._means[0] - bound, *self._text))
 
     def p_below(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not below the bound"."""
-        return max(_p_of_spacings(self._above, bound), _tail(bound - self._mean, *self._text))
+        return max(_p_of_spacings(self._above, bound), _tail(bound - self._means[1], *self._text))
 
 
 def _p_of_spacings(values: Sequence[float | int], bound: float | int) -> float:

@@ -199,6 +199,9 @@ def test_values_between_bounds_have_the_ends_of_their_bounds():
     low, high = [0.0, 0.0, 0.0, 0.2], [0.0, 0.0, 0.3, 0.9]
     found = BoundedMean(low, highest=high)
     assert found.interval() == (BoundedMean(low).interval()[0], BoundedMean(high).interval()[1])
+    text = BoundedMean(low, highest=high, text_error=0.1, text_df=9.0)
+    half = 0.1 * stats.t.ppf(0.975, 9)
+    assert text.text_interval() == pytest.approx((np.mean(low) - half, np.mean(high) + half))
     assert (found.p_above(0.01), found.p_below(0.9)) == (
         BoundedMean(low).p_above(0.01),
         BoundedMean(high).p_below(0.9),
