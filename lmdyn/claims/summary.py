@@ -167,7 +167,10 @@ class _Scaled:
     ) -> None:
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
         self.seeds = tuple(independent_seeds(estimates))
-        numbers = [(estimates[s].low, estimates[s].high) for s in self.seeds]
+        # rounding errors neither leave the range nor tell two values apart
+        self.numbers = numbers = [
+            (round(estimates[s].low, 12), round(estimates[s].high, 12)) for s in self.seeds
+        ]
         # a user's quantity may have the name of a share without being one
         outside = between is None or any(not between[0] <= v <= between[1] for pair in numbers for v in pair)
         self.between = None if outside else between
@@ -194,6 +197,7 @@ class _Scaled:
         if self.range is None:
             return Bounds(low, high, *texts)
         text = mean_over_seeds(low, *texts)
+        low, high = zip(*self.numbers, strict=True)
         return BoundedMean(low, *self.range, highest=high, text_error=text.text_error, text_df=text.text_df)
 
     def own(self, seed: SeedPair, confidence: float) -> Interval:

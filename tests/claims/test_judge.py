@@ -127,6 +127,25 @@ def test_equal_shares_have_a_width():
     assert high == pytest.approx(0.5 + 0.5 * (1 - 0.025 ** (1 / 3)))
 
 
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_shares_that_are_mostly_at_one_end_are_judged_by_bounds(end):
+    """An exception widens the interval, rounding does not; the control: fewer than half at an end."""
+
+    def interval(values):
+        part = Part(At(Rows("Observer", "ended_share")), Above(0.5))
+        shares = [run(s, {"ended_share": abs(end - v)}) for s, v in enumerate(values, start=2)]
+        return verdict([part], shares).parts[0].interval
+
+    def width(values):
+        low, high = interval(values)
+        return high - low
+
+    assert width([0.0] * 9 + [0.25]) > width([0.0] * 10) == pytest.approx(1 - 0.025**0.1)
+    for rounded in ([1e-17] * 10, [0.0] * 9 + [2.3e-16], [0.0] * 9 + [-2.3e-16]):
+        assert width(rounded) == pytest.approx(width([0.0] * 10))
+    assert width([0.0] * 4 + [0.01] * 6) < 0.01
+
+
 @pytest.mark.parametrize("name", ["f1", "rho_gradient"])
 def test_a_declared_range_bounds_equal_seeds(name):
     """F1 and correlations are bounded too: their observers declare it."""
