@@ -59,9 +59,7 @@ def _batches(data: Any) -> Any:
     one = pair or isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
     if one or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         given = "a tuple of tensors" if pair else type_words(type(data).__name__)
-        raise ValueError(
-            f"expected batches, such as [batch] or a DataLoader, got {given}: pass a list of batches"
-        )
+        raise ValueError(f"`probe` or `train` is {given}: expected batches, such as [batch] or a DataLoader")
     rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
     if not rows or isinstance(data, DataLoader):
         return data
@@ -76,8 +74,8 @@ def _stacked(rows: list[Any]) -> Any:
     except (ValueError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"rows of the Dataset cannot be stacked ({reason}): pass `DataLoader(dataset, collate_fn=…)` with the "
-            "collator of the training"
+            f"rows of the Dataset cannot be stacked ({reason}): instead of the Dataset, pass "
+            "`DataLoader(dataset, collate_fn=…)` with the collator of the training"
         ) from error
 
 
@@ -92,9 +90,7 @@ def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
             empty.
     """
     if isinstance(train, Iterator):
-        raise ValueError(
-            "`train` is an iterator, which counting would leave empty: pass its list or DataLoader"
-        )
+        raise ValueError("`train` is an iterator, which counting would use up: pass a list or a DataLoader")
     counts = np.zeros(0, dtype=np.int64)
     for ids in _token_ids(train, tokenizer):
         found = np.bincount(ids, minlength=len(counts))
@@ -124,8 +120,8 @@ def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
         if "count" not in counts or list(counts.index) != list(range(len(counts))):
             raise ValueError(
                 "the table `token_counts` must have a column `count` and a row for each token id, in the order of ids "
-                f"from 0, got columns {list(counts)} and rows {list(counts.index[:3])}…: use "
-                "`.sort_index().reindex(range(len(tokenizer)), fill_value=0)`, or pass a dict of counts by id"
+                f"from 0, got columns {', '.join(map(str, counts))} and rows {', '.join(map(str, counts.index[:3]))}…: "
+                "pass a dict of counts by id, or use `.sort_index().reindex(range(len(tokenizer)), fill_value=0)`"
             )
         return counts
     listed = counts.tolist() if hasattr(counts, "tolist") else counts

@@ -123,7 +123,7 @@ class WatchCallback(TrainerCallback):
         trainer = self._trainer()
         data = trainer.eval_dataset
         if data is None or isinstance(data, dict):
-            has = "no eval_dataset" if data is None else f"several: {', '.join(data)}"
+            has = "no eval_dataset" if data is None else f"several ({', '.join(data)})"
             raise ValueError(
                 f"WatchCallback needs one set of batches to observe, and the Trainer has {has}: pass `probe`"
             )
@@ -141,7 +141,7 @@ class WatchCallback(TrainerCallback):
             if isinstance(found := frame.f_locals.get("self"), Trainer):
                 return found
             frame = frame.f_back
-        raise ValueError("WatchCallback needs batches to observe outside of a Trainer: pass `probe`")
+        raise ValueError("outside of a Trainer, WatchCallback has no batches to observe: pass `probe`")
 
 
 def _tokenizer(processing: Any) -> Any:

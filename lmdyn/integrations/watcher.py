@@ -118,9 +118,9 @@ class Watcher:
             return
         if step < before or self.closed:
             raise ValueError(
-                f"step {step} of a closed watcher: create another one by lmdyn.watch(…, step={before})"
+                f"step {step} comes after close(): create another watcher by lmdyn.watch(…, step={before})"
                 if self.closed
-                else f"step {step} after step {before}: expected the number of optimizer updates done, which increases"
+                else f"step {step} comes after step {before}: expected the number of optimizer updates so far"
             )
         at = self._at = Progress(step, tokens, learning_rate, words)
         for follower in self._followers:
@@ -152,7 +152,7 @@ class Watcher:
         """
         for follower in self._followers:
             if follower.name not in state:
-                raise ValueError(f"{follower.name} is not in the state: load that of the same observers")
+                raise ValueError(f"the state has no {follower.name}: load a state of the same observers")
             if follower.seen_step != self._at.step:  # an observation begins new sums
                 follower.begin_anew()
                 follower.load_state_dict(state[follower.name])
@@ -232,9 +232,7 @@ def whole(step: Any) -> int:
     with suppress(TypeError, ValueError, OverflowError):
         if int(step) == step >= 0:
             return int(step)
-    raise ValueError(
-        f"step is {step!r}: expected the number of optimizer updates done, a whole number from 0"
-    )
+    raise ValueError(f"step is {step!r}: expected the number of optimizer updates, a whole number from 0")
 
 
 def watch(
@@ -308,20 +306,22 @@ def watch(
     ]
     if tokenizer is not None and lacking:
         raise ValueError(
-            f"tokenizer is of {type(tokenizer).__name__}, which has no {', '.join(lacking)}: expected one of "
-            "transformers, such as PreTrainedTokenizerFast(tokenizer_object=…), or None: tokens are then named by ids"
+            f"tokenizer has type {type(tokenizer).__name__}, which has no {', '.join(lacking)}: expected a tokenizer "
+            "of transformers, such as PreTrainedTokenizerFast(tokenizer_object=…), or None to name tokens by ids"
         )
     check_names(observers)
     if watched := [o.name for o in observers if o in _WATCHING]:
         raise ValueError(
-            f"{', '.join(watched)}: in use by another watcher: create new observers, or call close() of that one first"
+            f"{', '.join(watched)}: in use by another watcher. Create new observers, or close() the other watcher first"
         )
     refuse_mode(model)
     if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):
-        raise ValueError(f"{', '.join(untested)}: {NOT_SHARDED}: remove it, and observe checkpoints instead")
+        raise ValueError(
+            f"{', '.join(untested)}: {NOT_SHARDED}: omit these observers, and observe checkpoints"
+        )
     if is_sharded(model) and checkpoints:
         raise ValueError(
-            "watch writes no checkpoints of sharded weights: omit `checkpoints`, and save them in your loop"
+            "watch saves no sharded weights: omit `checkpoints`, and save the weights in your loop"
         )
     rank, ranks = rank_and_world_size()
     barrier = torch.distributed.barrier if ranks > 1 else lambda: None

@@ -256,7 +256,7 @@ def test_what_follows_each_update_continues_by_its_state(tmp_path):
     state = watcher.state_dict()
     watcher.close()
     watcher = watch(cut, folder, observers=path(), schedule=Steps(every=4), step=6)
-    with pytest.raises(ValueError, match="loss_change_allocation is not in the state"):
+    with pytest.raises(ValueError, match="the state has no loss_change_allocation"):
         watcher.load_state_dict({})
     watcher.load_state_dict(state)
     train(cut, watcher, start=6, end=8)
@@ -271,14 +271,16 @@ def test_a_schedule_fires_when_a_step_is_reached_or_passed(tmp_path):
     ) as watcher:
         for step, ends in ((1, False), (3, False), (6, False), (6, False), (7, True), (9, False)):
             watcher.step(step, tokens=10 * step, words=7 * step, learning_rate=0.5, epoch_end=ends)
-        with pytest.raises(ValueError, match="step 8 after step 9: expected the number of optimizer updates"):
+        with pytest.raises(
+            ValueError, match="step 8 comes after step 9: expected the number of optimizer updates"
+        ):
             watcher.step(8)
     table = RunFolder(tmp_path).read("learning_curves")
     assert list(table["step"].unique()) == [0, 6, 7, 9]
     assert table[table["step"] == 7]["tokens"].eq(70).all()
     assert table[table["step"] == 7]["words_seen"].eq(49).all()
     assert "words_seen" not in group_columns(table)
-    with pytest.raises(ValueError, match=r"step 10 of a closed watcher: .* step=9"):
+    with pytest.raises(ValueError, match=r"step 10 comes after close\(\): .* step=9"):
         watcher.step(10)
 
 
@@ -323,12 +325,15 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
         ({"probe": iter(PROBE)}, "is an iterator, which lmdyn can read only once"),
-        ({"probe": PROBE[0]}, r"expected batches, such as \[batch\] or a DataLoader, got a mapping"),
+        (
+            {"probe": PROBE[0]},
+            r"`probe` or `train` is a mapping: expected batches, such as \[batch\] or a DataLoader",
+        ),
         (
             {"tokenizer": ["a", "b"]},
-            "tokenizer is of list, which has no all_special_ids, convert_ids_to_tokens: expected",
+            "tokenizer has type list, which has no all_special_ids, convert_ids_to_tokens: expected",
         ),
-        ({"train": iter(TRAIN)}, "`train` is an iterator, which counting would leave empty"),
+        ({"train": iter(TRAIN)}, "`train` is an iterator, which counting would use up"),
         ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
         ({"logger": 3}, "logger is 3: expected 'tensorboard', an object with"),
         ({"train": ["the cat"]}, "`train` is text, and there is no tokenizer"),

@@ -47,8 +47,8 @@ class Masking:
         shares = (self.share, self.mask_share, self.random_share, self.mask_share + self.random_share)
         if not all(0 <= s <= 1 + 1e-9 for s in shares) or self.share == 0:
             raise ValueError(
-                "expected share in (0, 1], and mask_share and random_share with a sum of at most 1, got "
-                f"{self.share}, {self.mask_share}, {self.random_share}"
+                f"share is {self.share}, mask_share {self.mask_share} and random_share {self.random_share}: expected a "
+                "share above 0 and up to 1, and the other two from 0 to 1 with a sum of at most 1"
             )
         at_least(1, max_ngram=self.max_ngram)
 

@@ -83,7 +83,7 @@ class PretrainingCorpus(SplitLoaders):
     ) -> None:
         super().__init__()
         if corpus is None and stream is None:
-            raise ValueError("give a corpus, a stream for training, or both")
+            raise ValueError("there is no text: set `corpus`, `stream` (text for training only), or both")
         at_least(1, batch_size=batch_size)
         at_least(0, num_workers=num_workers)
         self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
@@ -167,10 +167,11 @@ class PretrainingCorpus(SplitLoaders):
                 **given,
             )
         if self.corpus is None:
-            raise ValueError(f"a stream has training text, but no split {split!r}: also give a corpus")
+            raise ValueError(f"a stream has only training text, no split {split!r}: set `corpus` as well")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
-            raise ValueError(f"{split!r} has no layers {', '.join(unknown)}, only {', '.join(text.names)}")
+            has = ", ".join(text.names) or "text"
+            raise ValueError(f"layers: split {split!r} has no {', '.join(unknown)}, only {has}")
         loader = RowLoader(
             text,
             self.maker(self.layers),

@@ -82,7 +82,7 @@ class RowLoader(IndexedLoader):
         if self._windows < 1:
             raise ValueError(
                 f"the split has {self.data.num_tokens} tokens, fewer than required for rows of {length} positions: "
-                "use shorter rows or more text"
+                "lower sequence_length or use more text"
             )
         self._chosen = np.arange(self._windows)
         if self.max_tokens is not None:
@@ -91,7 +91,7 @@ class RowLoader(IndexedLoader):
         rows, size = len(self._chosen), self.batch_size
         whole = rows // size if self.shuffle else math.ceil(rows / size)
         if whole < 1:
-            raise ValueError(f"{rows} rows do not fill a batch of {size}: use smaller batches or more text")
+            raise ValueError(f"{rows} rows do not fill a batch of {size}: lower batch_size or use more text")
         if self.shuffle and whole > self.accumulated:
             whole -= whole % self.accumulated
         self._length = self.epoch_batches = whole

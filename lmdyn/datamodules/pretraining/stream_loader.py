@@ -211,7 +211,7 @@ class StreamLoaderOfRows:
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
             if parts.workers < self.num_workers:
-                log.info("only %d workers read, since `readers` limits the number", parts.workers)
+                log.info("only %d of %d workers start: each needs a reader", parts.workers, self.num_workers)
             made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)
@@ -265,27 +265,26 @@ class StreamLoaderOfRows:
         Raises:
             ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank.
         """
-        there, here = (
-            {k: v for k, v in s.items() if k != "batch_size"} for s in (state["settings"], self._settings)
-        )
+        there, here = ({**settings, "batch_size": 0} for settings in (state["settings"], self._settings))
         if there != here:
-            raise ResumeError(
-                f"the saved run read the stream with {there}, not {here}: keep the settings of that run"
-            )
+            pairs = [(k, there.get(k), here.get(k)) for k in here | there]
+            changed = ", ".join(f"{k} {old} (now {new})" for k, old, new in pairs if old != new)
+            raise ResumeError(f"the saved run read the stream with {changed}: keep the settings of that run")
         position, ended = self._batch.position(state, self._length, "epoch_batches")
         deal = Deal(**state["deal"])
         if self.text.readers not in (None, deal.readers):
             raise ResumeError(
-                f"the saved run has {deal.readers} readers, this run requests {self.text.readers}: set "
-                f"readers: {deal.readers}"
+                f"`readers` is {self.text.readers}, but the saved run divided the stream among {deal.readers}: set "
+                f"`readers: {deal.readers}`"
             )
         if state["read"] != self._read:
             said = "the run read %s before and reads %s now: the run resumes exactly only if both are equal"
             log.warning(said, state["read"], self._read)
         mine = deal.of_rank(self._batch, self.rank, int(state["start"]))
-        if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
+        if state["readers"] and not {*mine} <= {*state["readers"]}:
             raise ResumeError(
-                f"the state lacks readers {missing} of {deal.readers}: only one of several ranks saved it"
+                f"the saved state has only {len(state['readers'])} of {deal.readers} readers, since not all processes "
+                "saved theirs: use a checkpoint of all processes, or start a new run"
             )
         self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])

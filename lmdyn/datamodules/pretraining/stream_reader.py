@@ -41,21 +41,19 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
     """
     if state["stream"] is not None:
         stream.load_state_dict(state["stream"])
+    name = f"dataset {', '.join(f'{key}: {value}' for key, value in dataset.items())}"
     given = state["given"]
     for row in read_rows(stream, dataset):
         text = row.get(column)
         if text is not None and not isinstance(text, str):
             raise ValueError(
-                f"dataset {dataset}: column {column!r} has {type(text).__name__}, expected text: set text_column to "
-                f"one of {', '.join(sorted(row))}"
+                f"{name}: column {column!r} has {type(text).__name__}, expected text: set text_column to the one "
+                f"with text among {', '.join(sorted(row))}"
             )
         given += len((text or "").strip())
         yield text or "", {"stream": stream.state_dict(), "given": given}
     if not given:
-        raise ValueError(
-            f"dataset {dataset} has no text for one of the readers (ranks × workers): use more documents, or fewer "
-            "workers"
-        )
+        raise ValueError(f"{name} has no text for one of the readers: use more documents, or lower `readers`")
 
 
 class _Gatherer:

@@ -62,7 +62,7 @@ class StreamedText:
             raise ValueError("dataset is an empty list, expected at least one dataset to stream")
         for one in self.datasets:
             if "path" not in one:
-                raise ValueError(f"dataset requires a `path`, got {', '.join(sorted(one))}")
+                raise ValueError(f"dataset requires a `path`, got {', '.join(sorted(one)) or 'no entries'}")
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer
@@ -80,7 +80,7 @@ class StreamedText:
         for one, stream in zip(self.datasets, streams, strict=True):
             columns = stream.column_names
             if columns is not None and self.text_column not in columns:
-                raise ValueError(
-                    f"{one} has no column {self.text_column!r}, only {', '.join(columns)}: set text_column"
-                )
+                name = ", ".join(f"{key}: {value}" for key, value in one.items())
+                said = f"has no column {self.text_column!r}, only {', '.join(columns)}: set text_column to one of these"
+                raise ValueError(f"dataset {name} {said}")
         return streams

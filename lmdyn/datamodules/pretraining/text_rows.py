@@ -92,8 +92,8 @@ class RowFormat:
             raise ValueError(f"short_share must be from 0 to 1, got {self.short_share}")
         if self.objective != "masked" and (self.pairs is not None or self.masking != Masking()):
             raise ValueError(
-                f"only objective 'masked' has pairs and masking, got {self.pairs!r} and {self.masking} for "
-                f"{self.objective!r}: omit pairs and masking"
+                f"objective {self.objective!r} has neither pairs nor masking, which only 'masked' has: omit `pairs` "
+                "and `masking`"
             )
 
     @property

@@ -213,7 +213,8 @@ def _choose(
     layers = _asked_or_common("layer", asked.layers, layers_of)
     tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
     if not tasks and asked.span_tasks is None:
-        raise ValueError(f"no task of spans has annotations in all splits; the corpus has {tasks_of}")
+        has = "; ".join(f"{split}: {', '.join(found) or 'none'}" for split, found in tasks_of.items())
+        raise ValueError(f"no task of spans has annotations in all splits ({has}): set `tasks: []` for none")
     return layers, tasks, layer_of["pos"]
 
 
@@ -223,9 +224,9 @@ def _asked_or_common(
     """Return what is asked, which every split must have; if nothing is, what every split has."""
     for split, exist in present.items():
         if missing := [name for name in asked or () if name not in exist]:
-            raise ValueError(f"split {split!r} has no {what} {', '.join(missing)}, only {', '.join(exist)}")
-    first = next(iter(present.values()))
-    common = (name for name in first if all(name in exist for exist in present.values()))
+            has = ", ".join(exist) or "words"
+            raise ValueError(f"{what}s: split {split!r} has no {', '.join(missing)}, only {has}")
+    common = [x for x in next(iter(present.values())) if all(x in exist for exist in present.values())]
     return tuple(common if asked is None else asked)
 
 

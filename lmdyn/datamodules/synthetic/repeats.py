@@ -74,8 +74,8 @@ class RepeatsCorpus(RandomWords):
         at_least(0, language_seed=language_seed)
         if not 1 <= shortest <= longest <= length // 2:
             raise ValueError(
-                f"expected 1 <= shortest <= longest <= length / 2, since the span occurs twice, got {shortest}, "
-                f"{longest} and {length}"
+                f"shortest is {shortest}, longest {longest} and length {length}: expected 1 <= shortest <= longest "
+                "<= length / 2, since the span occurs twice in a document"
             )
         self.length, self.shortest, self.longest = length, shortest, longest
         self.language_seed = language_seed

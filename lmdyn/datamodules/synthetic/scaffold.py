@@ -91,7 +91,9 @@ class ScaffoldCorpus(RandomWords):
         at_least(1, length=length, n_phrases=n_phrases, n_types=n_types)
         at_least(0, n_rules=n_rules, n_outside=n_outside, language_seed=language_seed)
         if n_phrases > n_types**length:
-            raise ValueError(f"n_types = {n_types} is too few for {n_phrases} phrases of {length} words")
+            raise ValueError(
+                f"n_phrases is {n_phrases}: expected at most n_types ** length, {n_types**length}"
+            )
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
@@ -105,8 +107,8 @@ class ScaffoldCorpus(RandomWords):
             words = rules * (length + 2) + outside * length
             if words > self.n_tokens[split]:
                 raise ValueError(
-                    f"{rules} rules and {outside} phrases of {length} words fill {words} words, more than "
-                    f"n_{split}_tokens = {self.n_tokens[split]}: raise the limit, or lower length, n_rules or n_outside"
+                    f"{rules} instances of the rule and {outside} phrases outside it fill {words} words, more than "
+                    f"n_{split}_tokens = {self.n_tokens[split]}: raise n_train_tokens, or lower n_rules or n_outside"
                 )
 
     @property
@@ -191,7 +193,7 @@ class ScaffoldCorpus(RandomWords):
         missing = [word for word in self.vocabulary if word not in known]
         if missing:
             raise ValueError(
-                f"the tokenizer lacks {len(missing)} words of the language, such as {missing[-1]!r}: observe only "
-                "models that were trained on this language"
+                f"the tokenizer lacks {len(missing)} of {len(self.vocabulary)} words of the language, such as "
+                f"{missing[-1]!r}: observe only models that were trained on this language"
             )
         return np.array([known[word] for word in self.vocabulary])

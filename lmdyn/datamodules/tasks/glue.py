@@ -106,12 +106,13 @@ class GlueTasks(TaskData):
         super().__init__(**kwargs)
         each_once((*GLUE_LAYOUTS, SQUAD), 1, tasks=tasks)
         if (folder is None) == (dataset is None and squad_dataset is None):
-            raise ValueError("give either a folder in GLUE's layout, or a dataset of the hub")
+            got = "neither" if folder is None else "both"
+            raise ValueError(f"expected `folder` or data of the hub (`dataset`, `squad_dataset`), got {got}")
         if folder is None:
             missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
             if missing:
                 raise ValueError(
-                    f"{', '.join(missing)} have no data: give `folder`, or `dataset` for GLUE's tasks (path: "
+                    f"no dataset of the hub for {', '.join(missing)}: set `dataset` for GLUE's tasks (path: "
                     "nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
                 )
         self.names = tuple(tasks)
@@ -161,26 +162,25 @@ class GlueTasks(TaskData):
         return RawTask(SQUAD, "span", train, {"": dev})
 
     def _folder(self) -> Path:
-        assert self.folder is not None
-        return Path(os.path.expandvars(self.folder)).expanduser()
+        return Path(os.path.expandvars(self.folder or "")).expanduser()
 
 
 def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist: expected GLUE's own layout, <folder>/<task>/train.tsv and dev.tsv (MNLI: "
-            "dev_matched.tsv and dev_mismatched.tsv); check `folder`, or set a `dataset` of the hub"
+            "dev_matched.tsv and dev_mismatched.tsv). Check `folder`, or set `dataset` (of the hub) instead"
         )
     # no csv module: quotes are ordinary characters, and a form feed or U+2028 within a text does not end a line
     lines = list(read_lines(path))
     if lines and not lines[-1][1].strip():
         lines.pop()
     header = [str(number) for number in range(layout.n_columns)]
-    if not header:
-        header = lines.pop(0)[1].split("\t") if lines else []
+    header = header or (lines.pop(0)[1].split("\t") if lines else [])
     required = [*layout.columns, layout.label]
     if wrong := [c for c in required if header.count(c) != 1]:
-        raise ValueError(f"{path}:1: expected {required}, got {shown(str(header), 300)}: not {wrong} once")
+        got = f"got {shown(' '.join(header), 300)}, with {', '.join(wrong)} missing or repeated"
+        raise ValueError(f"{path}:1: expected each of the columns {', '.join(required)} once, {got}")
     columns, n_columns = [header.index(c) for c in required], len(header)
     examples, short = [], 0
     for number, line in lines:
@@ -213,8 +213,8 @@ def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -
     if not (number in range(len(names)) if names else 0 <= number <= 5):
         expected = f"a label of {', '.join(names)}" if names else "a score from 0 to 5"
         raise ValueError(f"{where}: expected {expected}, got {shown(str(label))}")
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{where}: expected text, got {shown(str(texts))}")
+    if wrong := [shown(str(text)) for text in texts if not isinstance(text, str)]:
+        raise ValueError(f"{where}: expected text, got {wrong[0]}")
     return TextExample(texts[0], texts[1] if len(texts) > 1 else None, number)
 
 
@@ -223,16 +223,16 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
     for i, row in enumerate(rows):
         *texts, label = found = [row.get(c) for c in (*layout.hub_columns, "label")]
         if None in found:
-            raise ValueError(
-                f"{where}, row {i}: expected columns {', '.join(layout.hub_columns)} and label, got {', '.join(row)}"
-            )
+            expected = f"expected values in the columns {', '.join(layout.hub_columns)} and label"
+            has = ", ".join(name for name, value in row.items() if value is not None) or "none"
+            raise ValueError(f"{where}, row {i}: {expected}, got values in {has}")
         examples.append(_example(texts, label, layout, f"{where}, row {i}"))
     return examples
 
 
 def _split(splits: Any, split: str, name: str) -> Any:
     if split not in splits:
-        raise ValueError(f"the dataset of {name} has no split {split!r}, only {', '.join(splits)}")
+        raise ValueError(f"the dataset of {name} requires a split {split!r}, but has {', '.join(splits)}")
     return splits[split]
 
 
@@ -284,10 +284,11 @@ def read_squad(path: str | Path) -> list[Question]:
                         for a in (qa.get("answers", []) if impossible else qa["answers"])
                     ]
                     if "is_impossible" in qa and impossible == bool(answers):
-                        raise ValueError(f"is_impossible is {impossible}, with {len(answers)} answers")
+                        raise ValueError("expected answers if is_impossible is false, and none if true")
                     found.append(_question(qa["id"], qa["question"], paragraph["context"], answers))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}{where}: expected SQuAD's layout ({error})") from error
+        said = f"no key {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}{where}: expected SQuAD's layout ({said})") from error
     except ValueError as error:
         raise ValueError(f"{path}{where}: {error}" if where else str(error)) from error
     if not found:
@@ -316,13 +317,14 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
             answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
             found.append(_question(row["id"], row["question"], row["context"], answers))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{name}, row {i}: expected SQuAD's columns ({error})") from error
+            said = f"no column {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{name}, row {i}: expected a row in SQuAD's layout ({said})") from error
     return found
 
 
 def _question(name: Any, question: Any, context: Any, answers: list[tuple[Any, Any]]) -> Question:
     if not isinstance(question, str) or not isinstance(context, str):
-        raise ValueError(f"expected question and context as text, got {shown(str((question, context)))}")
+        raise ValueError(f"expected text, got question {shown(str(question))}, context {shown(str(context))}")
     found = tuple((text, int(start)) for text, start in answers)
     for text, start in found:
         if not text or start < 0 or not context.startswith(text, start):

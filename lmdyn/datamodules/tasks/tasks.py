@@ -155,7 +155,7 @@ class PairEncoder:
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
             raise ValueError(
-                "fine-tuning requires pairs encoded as [CLS] first [SEP] second [SEP]. Expected a tokenizer with "
+                "fine-tuning requires pairs encoded as [CLS] first [SEP] second [SEP]. Expected a tokenizer that adds "
                 "cls_token and sep_token, such as `vocabulary: unigram` or `wordpiece` trains; got a tokenizer with "
                 f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}"
             )
