@@ -34,7 +34,7 @@ def _set(region: Region, **values: float) -> None:
 
 def _bound(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise TypeError(f"{what} is {value!r}: expected a number")
+        raise TypeError(f"{what} is {value!r}: expected a finite number")
     return float(value)
 
 
@@ -87,6 +87,12 @@ class Within(Region):
         return f"{self.low:g} … {self.high:g}"
 
 
+def _check_kinds(of: Any) -> None:
+    if not isinstance(of.number, Number) or not isinstance(of.region, Region):
+        got = f"{type(of.number).__name__} and {type(of.region).__name__}"
+        raise TypeError(f"{type(of).__name__}: expected a Number and a Region, got {got}")
+
+
 @dataclass(frozen=True)
 class Part:
     """A number and the region in which it must lie.
@@ -104,8 +110,7 @@ class Part:
     scale: Scale = "plain"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, Number) or not isinstance(self.region, Region):
-            raise TypeError(f"expected Part(Number, Region), got {self.number!r} and {self.region!r}")
+        _check_kinds(self)
         inside = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}
         if self.scale not in ("plain", *inside):
             raise ValueError(f"scale must be 'plain', 'fisher', 'logit' or 'log', got {self.scale!r}")
@@ -113,7 +118,7 @@ class Part:
         for end in (self.region.low, self.region.high):
             if math.isfinite(end) and not low <= end <= high:
                 raise ValueError(
-                    f"expected a region from {low} to {high} on scale {self.scale!r}, got {self.region}"
+                    f"region is {self.region}: expected bounds from {low:g} to {high:g} on scale {self.scale!r}"
                 )
 
 
@@ -132,10 +137,7 @@ class Condition:
     region: Region
 
     def __post_init__(self) -> None:
-        if not isinstance(self.number, Number) or not isinstance(self.region, Region):
-            raise TypeError(
-                f"expected Condition(says, Number, Region), got {self.number!r} and {self.region!r}"
-            )
+        _check_kinds(self)
 
 
 @dataclass(frozen=True)
@@ -173,14 +175,14 @@ class Published:
 def published_correlation(r: float, n: int, says: str = "") -> Published:
     """Return a printed correlation of n pairs."""
     if not (-1 <= r <= 1 and n > 3):
-        raise ValueError(f"expected a correlation of more than 3 pairs, got {r} of {n}")
+        raise ValueError(f"expected a correlation from -1 to 1 of more than 3 pairs, got r = {r} and n = {n}")
     return Published(r, says=says, n=n, kind="correlation")
 
 
 def published_share(p: float, n: int, says: str = "") -> Published:
     """Return a printed share (an accuracy) of n cases."""
     if not (0 <= p <= 1 and n > 0):
-        raise ValueError(f"expected a share from 0 to 1 of at least 1 case, got {p} of {n}")
+        raise ValueError(f"expected a share from 0 to 1 of at least 1 case, got p = {p} and n = {n}")
     return Published(p, says=says, n=n, kind="share")
 
 
@@ -235,20 +237,21 @@ class Claim:
     def __post_init__(self) -> None:
         if not self.parts or not all(isinstance(p, Part) for p in self.parts):
             raise ValueError(
-                f"claim {self.name!r}: expected a tuple of parts, one or more; got {self.parts!r}"
+                f"claim {self.name!r}: `parts` must be one or more Part objects, got "
+                f"{', '.join(type(part).__name__ for part in self.parts) or 'none'}"
             )
         if self.combine not in ("all", "any"):
             raise ValueError(f"claim {self.name!r}: combine must be 'all' or 'any', got {self.combine!r}")
         if not isinstance(self.floor, (Number, str)) or self.floor == "":
             raise TypeError(
-                f"claim {self.name!r}: expected a number as floor, or the reason for no floor, got {self.floor!r}"
+                f"claim {self.name!r}: floor is {self.floor!r}: expected a Number, or the reason for no floor"
             )
         judged = self.reads()
         for condition in self.void_unless:
             if shared := condition.number.reads() & judged:
                 raise ValueError(
                     f"claim {self.name!r}: the condition {condition.says!r} reads {', '.join(sorted(shared))}, as "
-                    "the claim does: a condition must not depend on the observations that decide the claim"
+                    "the claim does: choose a condition that reads none of the observations that decide the claim"
                 )
 
     def reads(self) -> frozenset[str]:
@@ -322,7 +325,7 @@ class Study:
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
+            raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}: rename them")
 
     def was_inspected(
         self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()
@@ -387,9 +390,7 @@ def canonical(value: Any) -> Any:
         }
         revision = getattr(type(value), "revision", 0)
         return [type(value).__name__, told, *([revision] if revision else [])]
-    raise TypeError(
-        f"{value!r} cannot be part of a claim: expected texts, numbers, tuples and frozen dataclasses of them"
-    )
+    raise TypeError(f"{value!r} cannot be part of a claim: expected texts, numbers, tuples or dataclasses")
 
 
 def _at_default(field: "Field[Any]", value: Any) -> bool:

@@ -52,7 +52,7 @@ class Cumulated(Rows):
             values = self._single(rows, self.quantity).set_index("step")["value"]
         values = values.reindex(steps)
         if len(values) < 2:
-            raise NotMeasured(f"{folder} of {run.name} has {len(values)} observations: expected two or more")
+            raise NotMeasured(f"{folder} of {run.name} has only one observation: expected two or more")
         length = whole[whole["quantity"].eq(self.updates)].drop_duplicates("step").set_index("step")["value"]
         joined = length.reindex(steps[1:]).to_numpy(dtype="float64") == np.diff(steps)
         values = values.where(np.concatenate([[True], joined]))
@@ -101,7 +101,7 @@ class LargestRise(Number):
 
     def __post_init__(self) -> None:
         if self.piece not in get_args(Piece):
-            raise ValueError(f"piece must be one of {list(get_args(Piece))}, got {self.piece!r}")
+            raise ValueError(f"piece must be 'before' or 'rise', got {self.piece!r}")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the log ratio of the piece; NaN if a value is not positive."""
@@ -168,9 +168,7 @@ def _lines(rows: Rows, found: pd.DataFrame) -> "dict[int, tuple[list[float], np.
     found = found[found["quantity"].eq(rows.quantity)].astype({"value": "float64"})
     found = found.assign(alpha=found["alpha"].astype(float)).sort_values("alpha")
     if found.duplicated(["step", "alpha"]).any():
-        raise ValueError(
-            f"{rows.observer} has several lines at one step: set `where` to a reference and units"
-        )
+        raise ValueError(f"{rows.observer} has several lines at one step: set reference and units in `where`")
     lines = {}
     for step in found["step"].unique().tolist():
         line = found[found["step"].eq(step)]

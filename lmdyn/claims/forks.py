@@ -58,7 +58,7 @@ class ForkEffect(Number):
         ends = [int(rows.table(runs)["step"].iloc[-1]) for rows in sides]
         if ends[0] != ends[1]:
             raise NotMeasured(
-                f"{several[0].name} is observed until step {ends[0]}, but {several[1].name} until {ends[1]}"
+                f"{several[0].name} ends at step {ends[0]}, but {several[1].name} at {ends[1]}: expected equal steps"
             )
         a, b = (At(rows).of(runs) for rows in sides)
         return _compared(a, b, log=self.log)
@@ -102,7 +102,7 @@ class RateAtFork(Number):
         run, _ = self.rows.locate(runs)
         rate = run.condition.get(self.configured)
         if not isinstance(rate, (int, float)) or not rate > 0:
-            raise NotMeasured(f"{run.name} names no {self.configured} in its configuration")
+            raise NotMeasured(f"{run.name} has no number above 0 as {self.configured} in its configuration")
         return Estimate(At(self.rows, int(run.condition["forked.step"])).of(runs).value / float(rate))
 
 

@@ -37,13 +37,13 @@ class Over(Rows):
 
     def __post_init__(self) -> None:
         if self.over == "site" and self.site:
-            raise ValueError(f"over='site' and site={self.site!r} exclude each other: give only one")
+            raise ValueError(f"over='site' reads all sites: omit site={self.site!r}, or set another `over`")
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """Return one value per step; see :meth:`Rows.table`."""
         found = self.frame(runs).astype({"value": "float64"})
         if self.over not in found:
-            raise NotMeasured(f"{self.observer} has no column {self.over!r}: {', '.join(found.columns)}")
+            raise NotMeasured(f"{self.observer} has no column {self.over!r}, only {', '.join(found.columns)}")
         if found.duplicated(["step", self.over]).any():
             raise ValueError(
                 f"{self.observer} has several rows of {self.quantity!r} per step and {self.over}: extend `where`"
@@ -144,9 +144,10 @@ class OrderAgreement(Number):
     def __post_init__(self) -> None:
         names = [name for together in self.groups for name in together]
         if len(self.groups) < 2 or len(set(names)) != len(names) or not all(self.groups):
-            raise ValueError(f"expected groups in two or more positions, each group once, got {self.groups}")
+            got = "; ".join(map(", ".join, self.groups))
+            raise ValueError(f"groups are {got!r}: expected two or more tuples of groups, each group once")
         if self.rule not in get_args(Rule):
-            raise ValueError(f"rule must be one of {list(get_args(Rule))}, got {self.rule!r}")
+            raise ValueError(f"rule must be 'half', 'area' or 'largest', got {self.rule!r}")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the correlation; NaN if fewer than two groups were learned.
@@ -225,11 +226,11 @@ class Agreement(Number):
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {list(get_args(Kind))}, got {self.kind!r}")
+            raise ValueError(f"kind must be 'signs', 'signs_by_chance' or 'ranks', got {self.kind!r}")
         if {type(self.rows), type(self.other)} != {Rows}:
-            raise ValueError(f"expected plain rows, got {self.rows} and {self.other}")
+            raise ValueError(f"expected Rows, got {type(self.rows).__name__} and {type(self.other).__name__}")
         if self.rows.site or self.other.site:
-            raise ValueError(f"expected rows of all sites, got {self.rows.site!r} and {self.other.site!r}")
+            raise ValueError("rows and other must be of all sites: remove `site` from both")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the agreement; NaN if a cell is NaN, and for ranks if all cells of a measurement are equal.
@@ -240,11 +241,11 @@ class Agreement(Number):
         (step, a), (other, b) = (self._cells(rows, runs) for rows in (self.rows, self.other))
         if step != other:
             raise NotMeasured(
-                f"{self.rows.observer} observed step {step} in one run, but step {other} in the other run"
+                f"{self.rows.described()} observed step {step}, but {self.other.described()} step {other}"
             )
         if not a.index.equals(b.index):
-            differ = sorted(map(str, a.index.symmetric_difference(b.index)))
-            raise NotMeasured(f"{self.rows.observer}: both runs differ in the cells {', '.join(differ[:8])}")
+            differ = sorted(map("/".join, a.index.symmetric_difference(b.index)))
+            raise NotMeasured(f"only one of both {self.rows.observer} results has {', '.join(differ[:8])}")
         there = ~(a.eq(0) & b.eq(0))
         a, b = a[there], b[there]
         if a.empty or a.isna().any() or b.isna().any():
@@ -269,7 +270,9 @@ class Agreement(Number):
         steps = sorted(found["step"].unique().tolist())
         step = steps[At(rows, self.step).position(steps)]
         if self.column not in found:
-            raise NotMeasured(f"{rows.observer} has no column {self.column!r}: {', '.join(found.columns)}")
+            raise NotMeasured(
+                f"{rows.observer} has no column {self.column!r}, only {', '.join(found.columns)}"
+            )
         sites, names = (found[name].fillna("").astype(str) for name in ("site", self.column))
         found = found[found["step"].eq(step) & sites.ne("") & ~sites.str.contains("@") & names.ne("")]
         if found.empty:
@@ -298,7 +301,7 @@ class WindowMean(Number):
 
     def __post_init__(self) -> None:
         if not 0 <= self.since < self.until <= 1:
-            raise ValueError(f"expected fractions since < until from 0 to 1, got {self.since}, {self.until}")
+            raise ValueError(f"expected 0 <= since < until <= 1, got {self.since} and {self.until}")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the mean.
@@ -311,7 +314,7 @@ class WindowMean(Number):
         inside = tuple(At(self.rows, int(step)) for step in steps if first <= step <= last)
         if not inside:
             raise NotMeasured(
-                f"{self.rows.observer} observed no step from {first:g} to {last:g}, only {steps}"
+                f"{self.rows.observer} observed no step from {first:g} to {last:g}, only {str(steps)[1:-1]}"
             )
         return Mean(inside).of(runs)
 

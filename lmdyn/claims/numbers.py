@@ -37,7 +37,7 @@ class Estimate:
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, self.value)
         if self.low > self.high or (self.error is not None and self.error < 0):
-            raise ValueError(f"expected low <= high and an error of at least 0, got {self}")
+            raise ValueError(f"expected low <= high, error >= 0; got {self.low}, {self.high}, {self.error}")
 
     @property
     def censored(self) -> bool:
@@ -125,19 +125,20 @@ class At(Number):
         Raises:
             NotMeasured: if it was not observed.
         """
+        told = str(steps)[1:-1]
         if self.step == "first":
             return 0
         if self.step == "last":
             return len(steps) - 1
         if isinstance(self.step, int):
             if self.step not in steps:
-                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}, only {steps}")
+                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}, only {told}")
             return steps.index(self.step)
         wanted = cast(float, self.step) * steps[-1]
         nearest = min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))
         if abs(steps[nearest] - wanted) > 0.1 * steps[-1]:
             raise NotMeasured(
-                f"{self.rows.observer} observed no step near {wanted:g} (within a tenth of training), only {steps}"
+                f"{self.rows.observer} observed no step near {wanted:g} (within a tenth of training), only {told}"
             )
         return nearest
 
@@ -199,7 +200,7 @@ class Change(Number):
         a, b = self._ends()
         if a.position(steps) == b.position(steps):
             raise NotMeasured(
-                f"{self.rows.observer} observed only one step ({steps}): a change requires two steps"
+                f"{self.rows.observer} observed only one step between {self.since} and {self.until}: expected two"
             )
         return Difference(a, b).of(runs)
 
@@ -217,9 +218,8 @@ class _Several(Number):
 
     def __post_init__(self) -> None:
         if not self.numbers or not all(isinstance(n, Number) for n in self.numbers):
-            raise ValueError(
-                f"{type(self).__name__} expects a tuple of one or more numbers, got {self.numbers!r}"
-            )
+            got = ", ".join(type(n).__name__ for n in self.numbers) or "none"
+            raise ValueError(f"{type(self).__name__}: expected one or more Number objects, got {got}")
 
     def between(self) -> tuple[float, float] | None:
         """Return the outermost ends, if all have them."""
@@ -289,7 +289,7 @@ class Reaches(Number):
 
     def __post_init__(self) -> None:
         if (self.level is None) == (self.share_of_last is None):
-            raise ValueError("Reaches expects one of `level` and `share_of_last`")
+            raise ValueError("Reaches: expected either `level` or `share_of_last`, not both and not none")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the bounds of log10 of the updates; the value is their middle."""
@@ -346,7 +346,7 @@ class Tested(Number, Source):
         if len(found) > 1:
             raise ValueError(
                 f"several runs{told} have {self.metric!r} in a test.json: {', '.join(r.name for r in found)} "
-                f"({'; '.join(differences(found))}); give `run`"
+                f"({'; '.join(differences(found)) or 'their conditions are equal'}); set `run`"
             )
         return found[0], "test"
 

@@ -61,9 +61,9 @@ class RecordsFolder:
     def content(self) -> dict[str, Any]:
         """Content of ``runs.json``, after a check of the other files."""
         path = self.folder / RUNS_FILE
-        again = "write the records again, `lmdyn records RUN… --out`, or restore the file from the repository"
+        again = f"restore the file, or run `lmdyn records RUN… --out {self.folder} --drop` again"
         if not path.is_file():
-            raise FileNotFoundError(f"{self.folder} has no records: {RUNS_FILE} is missing")
+            raise FileNotFoundError(f"{path} is missing: expected a folder written by `lmdyn records`")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             version, files = content["version"], dict(content["files"])
@@ -99,7 +99,7 @@ class RecordsFolder:
                     types_mapper={pa.int64(): pd.Int64Dtype()}.get
                 )
             except (pa.ArrowException, OSError) as error:
-                raise ValueError(f"{path} cannot be read ({error})") from error
+                raise ValueError(f"{path} cannot be read ({error}): write the records again") from error
             # claims select from thousands of short tables, which is several times as fast in Python's strings
             texts = dict.fromkeys(table.select_dtypes("string"), object)
             self._tables[observer] = table.astype({"step": "int64", **texts})
@@ -197,7 +197,9 @@ class RecordedRun:
     def _checked(self, observer: str) -> str:
         found = self.records.observers(self.name)
         if observer not in found:
-            raise NotMeasured(f"{self.name} has no observations of {observer}, only {', '.join(found)}")
+            raise NotMeasured(
+                f"{self.name} has no {observer} observations, only {', '.join(found) or 'none'}"
+            )
         return observer
 
 

@@ -58,22 +58,22 @@ def keep_records(
     study = study or (parent if parent in STUDIES else None)
     if study is not None and study not in STUDIES:
         raise ValueError(
-            f"--study: unknown study {study!r}{did_you_mean(study, STUDIES) or ';'} studies: {', '.join(STUDIES)}"
+            f"--study: unknown study {study!r}{did_you_mean(study, STUDIES) or ':'} studies are {', '.join(STUDIES)}"
         )
     if study is None:
         log.warning(
-            "%s is in no study's folder: lmdyn keeps scalars and fingerprints of all claims; --study sets the study",
+            "the parent folder of %s is no study: to keep all rows that the claims of a study read, set --study",
             out,
         )
     runs = find_runs(given)
     if not any(run.observers() or run.tested for run in runs):
         raise ValueError(
-            f"the {len(runs)} runs have neither observations nor test.json: run `lmdyn analyze` or `lmdyn test`"
+            "the given runs have neither observations nor test.json: run `lmdyn analyze` or `lmdyn test` first"
         )
     reads = study_reads(STUDIES[study]) if study else frozenset()
     recorded = write_records(runs, out, study=study, reads=reads, others=others, most_mb=most_mb)
     size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
-    log.info("lmdyn wrote records of %d runs: %s, %.2f MB", len(recorded), out, size)
+    log.info("lmdyn wrote records (runs: %d): %s, %.2f MB", len(recorded), out, size)
 
 
 def study_reads(study: Study) -> frozenset[str]:
@@ -187,8 +187,7 @@ def _replace(
         if sum(size.values()) > most_mb:
             raise ValueError(
                 f"{out} would take {sum(size.values()):.2f} MB, but --most allows {most_mb:g} MB (largest: "
-                f"{', '.join(sorted(size, key=lambda name: -size[name])[:3])}): record fewer observers or steps, or "
-                "raise --most"
+                f"{', '.join(sorted(size, key=lambda name: -size[name])[:3])}): give fewer runs, or raise --most"
             )
         out.mkdir(exist_ok=True)
         (out / RUNS_FILE).unlink(missing_ok=True)  # written last: a folder without it is not a records folder
@@ -202,7 +201,7 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
     """Return runs that are kept in the folder and were not given again."""
     for path in out.glob("*"):
         if path.name not in (RUNS_FILE, _COSTS) and not _of_records(path):
-            raise ValueError(f"{path} is no file of `lmdyn records`: choose a separate folder")
+            raise ValueError(f"{path} is not a file of `lmdyn records`: choose another --out")
     if others == "keep" and not is_records_folder(out) and any(out.glob("*.parquet")):
         raise ValueError(
             f"{out} contains incomplete records: {RUNS_FILE} is missing, so lmdyn cannot keep their runs. Restore "

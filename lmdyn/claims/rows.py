@@ -204,7 +204,7 @@ class Rows(Source):
         found = pd.Series(data=True, index=rows.index)
         for column, value in self.where:
             if column not in rows:
-                raise NotMeasured(f"{of} has no column {column!r}: {', '.join(rows.columns)}")
+                raise NotMeasured(f"{of} has no column {column!r}, only {', '.join(rows.columns)}")
             found &= _equals(rows[column], value)
         return found
 
@@ -261,7 +261,7 @@ class Rows(Source):
             differ = [c for c in rows.columns if c not in named and len(rows[c].unique()) > 1]
             told = "; ".join(f"{c}: {', '.join(map(repr, rows[c].unique()[:8]))}" for c in differ)
             raise ValueError(
-                f"{self.observer} has several rows of {quantity!r} per step: set `where` ({told or 'equal rows'})"
+                f"{self.observer} has several rows of {quantity!r} per step: set `where` ({told or 'rows are equal'})"
             )
         return rows
 

@@ -130,8 +130,8 @@ class AgreementOfPairs(AmongSeeds):
     def __post_init__(self) -> None:
         if (self.of_pair in ("chance", "beyond")) != bool(self.by):
             raise ValueError(
-                f"of_pair is {self.of_pair!r} with strata by {self.by}: 'chance' and 'beyond' require strata; other "
-                "values accept no strata"
+                f"of_pair is {self.of_pair!r}, and by is {' and '.join(self.by) or 'empty'}: set `by` if of_pair is "
+                "'chance' or 'beyond', and only then"
             )
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:

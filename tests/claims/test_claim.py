@@ -41,7 +41,7 @@ def test_what_a_claim_refuses():
         (lambda: claim(combine="some"), "'any'"),
         (lambda: C.Study("saphra2019_x", "", "", (claim(), claim())), "several claims called rises"),
         (lambda: C.Within(1, 0), "low < high"),
-        (lambda: Above("much"), "expected a number"),
+        (lambda: Above("much"), "expected a finite number"),
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             make()

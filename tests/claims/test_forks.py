@@ -44,7 +44,7 @@ def test_the_effect_is_the_difference_of_the_changes_since_the_fork():
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"model.dropout": 0.5}), "more than the learning rate: model.dropout: "),
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"forked.step": 50}), "learning rate: forked.step: 50 in rate_0.25_2"),
         (forked(0.25, {100: 0.4, 200: 0.8}, **{"forked.run": "a/b"}), "learning rate: forked.run: "),
-        (forked(0.25, {100: 0.4, 150: 0.8}), "rate_0.25_2 is observed until step 150, but rate_1_2 until 200"),
+        (forked(0.25, {100: 0.4, 150: 0.8}), "rate_0.25_2 ends at step 150, but rate_1_2 at 200"),
         (forked(0.5, {100: 0.4, 200: 0.8}), r"no run has observations of Observer \(forked.rate: 0.25\)"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_whether_the_rate_was_reduced_before():
     assert rate.of([KEPT, QUARTER]).value == 1.0
     reduced = forked(1.0, {100: 0.4}, **{"model.optimizer.lr": 80.0})  # it was 80, and is 20 where it forks
     assert rate.of([reduced]).value == 0.25
-    with pytest.raises(NotMeasured, match=r"names no model.optimizer.lr"):
+    with pytest.raises(NotMeasured, match=r"no number above 0 as model\.optimizer\.lr"):
         rate.of([forked(1.0, {100: 0.4}, **{"model.optimizer.lr": None})])
 
 

@@ -86,7 +86,7 @@ def test_a_time_lies_between_two_observations():
     assert first == Estimate(0.0)
     assert not first.censored
     assert math.isnan(of(C.Reaches(X, level=0.3), run(rows("x", {0: math.nan}, "h1"))).value)
-    with pytest.raises(ValueError, match="one of"):
+    with pytest.raises(ValueError, match="either `level` or `share_of_last`"):
         C.Reaches(X, level=1.0, share_of_last=0.5)
 
 

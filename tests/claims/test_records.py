@@ -115,7 +115,7 @@ def test_what_was_written_is_read_back(runs, tmp_path):
         assert run.settings("worded")["n"] == folder.seeds.init
     assert recorded["large_2"].seeds == SeedPair(2, 7)
     assert recorded["large_2"].condition["data.length"] == 8
-    with pytest.raises(NotMeasured, match="no observations of similarity, only sparsity, worded"):
+    with pytest.raises(NotMeasured, match="no similarity observations, only sparsity, worded"):
         recorded["small_2"].read("similarity")
 
 
@@ -190,7 +190,7 @@ def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     shutil.copytree(runs / "small_2" / "observations" / "sparsity", tmp_path / "tables")
     for folder, others in (("notes", "refuse"), ("tables", "refuse"), ("tables", "keep"), ("tables", "drop")):
         there = sorted((tmp_path / folder).iterdir())
-        with pytest.raises(ValueError, match="is no file of `lmdyn records`"):
+        with pytest.raises(ValueError, match="is not a file of `lmdyn records`"):
             write_records(find_runs([runs]), tmp_path / folder, others=others)
         assert sorted((tmp_path / folder).iterdir()) == there
     with pytest.raises(ValueError, match=r"MB, but --most allows 0\.001 MB \(largest: runs\.json"):
@@ -220,7 +220,7 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     (out / "runs.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"incomplete records: runs\.json is missing"):
         find_profiles([out])
-    with pytest.raises(FileNotFoundError, match=r"has no records: runs\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"runs\.json is missing: expected a folder written by"):
         RecordsFolder(out).content  # noqa: B018
 
 
@@ -239,7 +239,10 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
     for given, said in (
         ([tmp_path / "absent"], "is not a folder: expected a run"),
         ([runs / "logs"], r"contains no run"),
-        ([runs, tmp_path / "records" / "study" / "organism"], "two runs are called 'large_2'"),
+        (
+            [runs, tmp_path / "records" / "study" / "organism"],
+            "two of the given runs or records are called 'large_2'",
+        ),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=said):
             find_runs(given)
@@ -257,7 +260,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     assert RecordsFolder(out).study == "doe2001_word"
     capsys.readouterr()
     main(["records", str(runs), "--out", str(tmp_path / "plain")])
-    assert "is in no study's folder" in capsys.readouterr().err
+    assert "is no study: to keep" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(runs), "--out", str(tmp_path / "other"), "--study", "doe2001_wrd"])
     assert "did you mean 'doe2001_word'?" in capsys.readouterr().err
@@ -265,7 +268,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     (tmp_path / "empty" / "run" / "config.yaml").write_text("{}")
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(tmp_path / "empty"), "--out", str(tmp_path / "other")])
-    assert "have neither observations nor test.json: run" in capsys.readouterr().err
+    assert "the given runs have neither observations nor test.json: run" in capsys.readouterr().err
 
 
 def test_a_folder_of_version_0_1_is_recorded(tmp_path):

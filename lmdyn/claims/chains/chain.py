@@ -41,7 +41,7 @@ def begin_chain(folder: Path) -> FolderLock:
     atexit.register(lock.release)
     os.environ[CHAIN] = str(folder)  # for processes started later
     for pid in end_orphans(folder):
-        log.warning("lmdyn terminated process %d, left over from a killed chain in %s", pid, folder)
+        log.warning("lmdyn terminated process %d, which a killed snakemake left running in %s", pid, folder)
     return lock
 
 
@@ -78,7 +78,7 @@ def end_orphans(folder: Path) -> list[int]:
         while _runs(pid):
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"process {pid} of a killed chain in {folder} does not end: terminate the process, and restart"
+                    f"process {pid} of a killed snakemake in {folder} ignores SIGKILL: wait for its end, then try again"
                 )
             time.sleep(0.05)
     return ended

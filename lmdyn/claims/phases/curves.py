@@ -52,9 +52,7 @@ def curves_of(run: ObservedRun, select: Sequence[str] = ()) -> dict[str, "pd.Ser
     """
     observers = sorted(run.observers())
     if not observers:
-        raise FileNotFoundError(
-            f"{run.name} has no observations: expected a run with observations/, or records"
-        )
+        raise FileNotFoundError(f"{run.name} has no observations: run `lmdyn analyze RUN` first")
     wanted = [
         name
         for name in observers
@@ -70,8 +68,8 @@ def curves_of(run: ObservedRun, select: Sequence[str] = ()) -> dict[str, "pd.Ser
     for pattern in select:
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ValueError(
-                f"no curve of {run.name} fits {pattern!r}: expected names such as OBSERVER/QUANTITY/SITE, of the "
-                f"observers {', '.join(observers)}"
+                f"--select: no curve of {run.name} fits {pattern!r}: expected names such as OBSERVER/QUANTITY/SITE, "
+                f"with * for any text, of the observers {', '.join(observers)}"
             )
     return found
 

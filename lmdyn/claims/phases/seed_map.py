@@ -122,14 +122,14 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
     if not 0 < len(tables) <= MOST_MEASURES:
         raise ValueError(
             f"a training map requires 1 to {MOST_MEASURES} curves that all runs have and that change, got "
-            f"{len(tables)}: choose curves with --select, such as --select '{next(iter(names)).split('/')[0]}/*'"
+            f"{len(tables)}: choose other curves, such as --select '{next(iter(names)).split('/')[0]}/*'"
         )
     steps = sorted(set.intersection(*(set(table.index) for table in tables.values())))
     if len(steps) < _FEWEST_STEPS:
         fewest = min(tables, key=lambda name: len(tables[name]))
         raise ValueError(
             f"a training map requires at least {_FEWEST_STEPS} steps at which all runs have all curves, got "
-            f"{len(steps)}: {fewest} has {len(tables[fewest])} steps; choose curves of one schedule with --select"
+            f"{len(steps)}: choose curves of equal steps with --select; {fewest} has the fewest, {len(tables[fewest])}"
         )
     longest = max(len(table) for table in tables.values())
     if len(steps) < longest:

@@ -42,7 +42,7 @@ class LogRatioOfMeans(Number):
             last = table["step"].max()
             table = table[table["step"].le(self.until * last) & (table["step"].gt(0) | self.first)]
             if table.empty:
-                raise NotMeasured(f"{rows.observer} observed nothing in the first {self.until:g} of training")
+                raise NotMeasured(f"{rows.observer} observed no step > 0 until {self.until:g} of training")
             mean = float(table["value"].mean())
             if not mean > 0:
                 return Estimate(math.nan)
@@ -79,6 +79,7 @@ class WhenReached(Number):
             )
         table = self.rows.table(runs).set_index("step")
         if beyond.iloc[0] not in table.index:
-            raise NotMeasured(f"{self.rows.observer} did not observe step {beyond.iloc[0]}")
+            step, by = beyond.iloc[0], self.reaching.observer
+            raise NotMeasured(f"{self.rows.observer} did not observe step {step}, which {by} observed")
         value, error = (float(table.loc[beyond.iloc[0], column]) for column in ("value", "error"))
         return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)

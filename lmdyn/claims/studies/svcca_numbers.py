@@ -40,7 +40,7 @@ class TaggerTest(Number, Source):
         found = [run for run in runs if re.fullmatch(rf"{re.escape(self.tagger)}(_\d+)*", run.name)]
         if len(found) > 1:
             raise ValueError(
-                f"several taggers {self.tagger!r} of one seed: {', '.join(r.name for r in found)}"
+                f"several taggers {self.tagger!r} of one seed: {', '.join(r.name for r in found)}; give only one"
             )
         if not found or f"test_{self.metric}" not in found[0].tested:
             raise NotMeasured(

@@ -23,8 +23,8 @@ def find_study(name: str) -> Study:
     first = " (the study comes first: lmdyn claims STUDY RUN …)" if Path(name).exists() else ""
     from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
-    near = did_you_mean(name, STUDIES) or ";"
-    raise ValueError(f"unknown study {name!r}{near} studies: {', '.join(STUDIES)}{first}")
+    near = did_you_mean(name, STUDIES) or ":"
+    raise ValueError(f"unknown study {name!r}{near} studies are {', '.join(STUDIES)}{first}")
 
 
 def list_studies() -> None:

@@ -106,7 +106,7 @@ def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
     answered = sum(row.verdict != "not measured" for row in judgement)
     page.print(
         f"{judgement.study.name}: {heading(one.profile)}: the observations answer {answered} of "
-        f"{len(judgement.rows)} claims"
+        f"{len(judgement.rows)} claim{'s' * (len(judgement.rows) != 1)}"
     )
     page.print(coverage_table(one, lacking))
     page.print(f"\n{count([r.verdict for r in judgement])}")
