@@ -50,7 +50,7 @@ def recorded_observer(folder: Path, *, untrusted: bool = False) -> type[Observer
                 found = named
     if not (isinstance(found, type) and issubclass(found, Observer)):
         raise UnknownObserverError(
-            f"observed by {name}, which is not an observer of lmdyn and is not named in {config}. To draw figures of "
+            f"the observer {name} is not an observer of lmdyn, and was not imported from {config}. To draw figures of "
             f"{name}, name the class in a file of your own: `lmdyn report RUN --config FILE`"
         )
     return found
@@ -64,7 +64,7 @@ def import_configured(config: Path) -> None:
         ValueError: if a class cannot be imported.
     """
     if not config.is_file():
-        raise FileNotFoundError(f"--config {config} does not exist")
+        raise FileNotFoundError(f"--config {config} does not exist: check the path")
     for path in _callbacks(config):
         dotted(path)
 

@@ -167,7 +167,10 @@ def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys):
     ("content", "message"),
     [
         ("", "c.yaml:1: the file is empty"),
-        ("# nothing\n", "c.yaml: expected a mapping of settings, got comments only"),
+        (
+            "# nothing\n",
+            "c.yaml: expected a mapping of settings, such as `seed_everything: 1`, got no setting",
+        ),
         ("trainer: [\n", "c.yaml:2: cannot be read as yaml: while parsing"),
         ("trainer:\n  max_steps: abc\n", "c.yaml: trainer.max_steps: expected a whole number"),
     ],

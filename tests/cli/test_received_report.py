@@ -120,5 +120,5 @@ def test_of_what_cannot_be_drawn_there_is_one_line(run, tmp_path, survived, chan
 def test_a_name_that_is_no_text_is_left_out(run, tmp_path, caplog, name):
     (run / CURVES).rename(run / "observations" / name)  # the first is the byte 0xff
     page = write_report([run], tmp_path / "out", untrusted=True).read_text()
-    assert "rename the folder" in caplog.text
+    assert "a name with unprintable characters: rename it" in caplog.text
     assert ">Sound</h2>" in page

@@ -195,7 +195,7 @@ def test_an_unknown_logger_is_one_line(run, tmp_path, capsys):
     for named, message in (
         (["CSVLoger"], "unknown logger 'CSVLoger', did you mean 'CSVLogger'? loggers are "),
         (["nowhere.Logger"], "cannot import 'nowhere.Logger'"),
-        (["none", "CSVLogger"], "give either none, or only names of loggers"),
+        (["none", "CSVLogger"], "give either none, or only loggers"),
     ):
         with pytest.raises(SystemExit, match="1"):
             main(["analyze", str(run), "--out", str(tmp_path), *(f"--logger={name}" for name in named)])

@@ -279,7 +279,7 @@ def test_an_observer_that_nobody_names_is_not_imported_and_its_numbers_are_shown
     main(["report", str(run)])
     page = (run / "report" / "index.html").read_text()
     assert not mark.exists()
-    assert "Without figures: observed by nobodys.Theirs, which is not an observer of lmdyn" in page
+    assert "Without figures: the observer nobodys.Theirs is not an observer of lmdyn" in page
     assert "the first 1,000 of 1,200 numbers" in page
     assert "<td>loss · h999</td><td class='n'>0.5</td><td class='n'>0.5</td>" in page
     assert rows_of(page, "some numbers")
@@ -307,7 +307,7 @@ def test_what_is_no_observer_is_not_called(tmp_path, name):
         5, pd.DataFrame({"step": 5, "quantity": ["loss"], "site": [""], "value": [0.5]})
     )
     config(run / "config.yaml", name)
-    assert f"Without figures: observed by {name}" in write_report([run], tmp_path / "out").read_text()
+    assert f"Without figures: the observer {name}" in write_report([run], tmp_path / "out").read_text()
 
 
 class Breaking(Tabled):

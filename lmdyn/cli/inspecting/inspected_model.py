@@ -91,7 +91,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
             if (folder / "config.yaml").is_file():
                 return _of_run(folder, arguments, path)
         raise ValueError(
-            f"the folders above {path} contain no config.yaml: expected RUN/checkpoints/….ckpt, as written by `fit`"
+            f"the three folders above {path} contain no config.yaml: expected RUN/checkpoints/….ckpt of `lmdyn fit`"
         )
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _of_yaml(path, arguments)
@@ -118,9 +118,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
         raise ValueError(f"unknown model {name}{near}; name a model of the hub as ORGANISATION/MODEL")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise FileNotFoundError(
-            f"file or folder {name} does not exist: expected a yaml, a run, or a model's folder"
-        )
+        raise FileNotFoundError(f"file or folder {name} does not exist: expected a yaml, a run or a model")
     return _of_transformers(name, None, arguments)
 
 
@@ -131,7 +129,7 @@ def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
     if not path.is_file():
         raise FileNotFoundError(f"file {path} does not exist: check the path")
     if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"{path} is not a yaml with a model: give a model, and a text as --data {path}")
+        raise ValueError(f"{path} is not a yaml with a model: give a model. A text requires --data {path}")
     configuration = _read_with_model(path)
     module, observers, model = _configured(configuration, arguments)
     says = f"{type(module).__name__} of {path}"
@@ -160,9 +158,9 @@ def _read_with_model(path: Path) -> Config:
     configuration = read_yaml(path)
     if isinstance(configuration, dict) and configuration.get("model"):
         return configuration
-    has = sorted(configuration) if isinstance(configuration, dict) else "no entries"
+    has = sorted(map(str, {*configuration} - {"model"})) if isinstance(configuration, dict) else []
     raise ValueError(
-        f"{path} has no model, only {has}: expected `model: {{class_path: …, init_args: …}}`. Give a yaml "
+        f"{path}: expected `model: {{class_path: …, init_args: …}}`, got {', '.join(has) or 'no entries'}. Give a yaml "
         "with `model:`, and data with --data"
     )
 
@@ -224,7 +222,7 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
     if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
         raise ValueError(f"{path} is a LightningDataModule: give a model, and then --data {path}")
     if not isinstance(cls, type) or not issubclass(cls, Module):
-        raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another Module")
+        raise ValueError(f"{path} is not a model: expected a subclass of LightningModule or torch.nn.Module")
     if not issubclass(cls, PreTrainedModel):
         check_arguments(path, cls, arguments, "model")
         entries, made = instantiate({"model": path}, arguments)
@@ -235,8 +233,8 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
         size = sum(p.numel() for p in cls(config).parameters())
     if size > _MOST_PARAMETERS:
         raise ValueError(
-            f"{path} has {size:,} parameters by default. Make the model smaller with --model.num_hidden_layers 2 "
-            "--model.hidden_size 64, or give a folder written by save_pretrained"
+            f"{path} has {size:,} parameters, expected at most {_MOST_PARAMETERS:,}. Make the model smaller, e.g. with "
+            "--model.num_hidden_layers 2 --model.hidden_size 64, or give a folder written by save_pretrained"
         )
     return Subject("class", path, f"{path}, untrained", cls(config))
 

@@ -53,7 +53,7 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         own = os.environ.get("LMDYN_TRACEBACK") or of_users_code(error) is not None
-        log.error("the report leaves out %s, after an error: %s", what, said, exc_info=bool(own))
+        log.error("the report lacks %s (LMDYN_TRACEBACK=1 shows more): %s", what, said, exc_info=bool(own))
         yield part("paragraph", f"Without {what}: {said}")
 
 
@@ -223,7 +223,7 @@ def _check_columns(schema: pa.Schema) -> None:
     """Refuse a table that is not that of an observation, as in a file that was edited."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if lacking := [name for name in ("step", "quantity", "site", "value") if name not in types]:
-        raise ValueError(f"the observations lack the columns {', '.join(lacking)}")
+        raise ValueError(f"the observations lack the columns {', '.join(lacking)}: restore the files")
     for name in ("step", "value"):
         if not (pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])):
             raise ValueError(f"the column {name} of the observations is {types[name]}, expected numbers")

@@ -63,8 +63,8 @@ def _content(text: str) -> Any:
         return None
     content = read_yaml(Path(text))
     if not isinstance(content, dict) or not content:
-        held = "comments only" if content is None else f"{type(content).__name__} {str(content)[:100]!r}"
-        raise ValueError(f"{text}: expected a mapping of settings, got {held}")
+        held = "no setting" if not content else "a list" if isinstance(content, list) else f"{content!r:.100}"
+        raise ValueError(f"{text}: expected a mapping of settings, such as `seed_everything: 1`, got {held}")
     return content
 
 

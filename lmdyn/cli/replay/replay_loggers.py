@@ -68,9 +68,7 @@ def logger_settings(own: Any, overlays: Sequence[Any], named: Sequence[str], to:
     nothing = {"none", "null", "false"}
     if any(name.lower() in nothing for name in named):
         if len(named) > 1:
-            raise ValueError(
-                f"--logger {' --logger '.join(named)}: give either none, or only names of loggers"
-            )
+            raise ValueError(f"--logger {' --logger '.join(named)}: give either none, or only loggers")
         return []
     own_ones = _listed(own) or [{"class_path": "TensorBoardLogger"}]
     configured = own_ones if not overlays else _listed(overlays[-1])
@@ -123,7 +121,7 @@ def _logger_class(name: str) -> type[Logger]:
         public = sorted(n for n in known if n[0] != "_" and n != "DummyLogger")
         raise ValueError(
             f"unknown logger {name!r}{did_you_mean(name, public) or ':'} loggers are {', '.join(public)}. Name "
-            "other loggers by their dotted path, package.Class. To use no logger, name none"
+            "other loggers by their dotted path, package.Class. To use no logger, pass `--logger none`"
         )
     return found
 

@@ -82,7 +82,7 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
             checkpoints = next(found, checkpoints)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
-            raise ValueError(f"{checkpoints or run} is local, not a hub model: omit --revisions")
+            raise ValueError(f"--revisions excludes --checkpoints and local files, got {checkpoints or run}")
         from lmdyn.models.pretrained import hub_folder
 
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
@@ -115,7 +115,7 @@ def _between(paths: Mapping[int, Path], given: str, steps: re.Match[str]) -> Map
     low, high = (int(one), int(one)) if one else (int(first or 0), float(last or "inf"))
     if not (found := {step: path for step, path in paths.items() if low <= step <= high}):
         there = ", ".join(map(str, [*paths][:5])) + (f", …, {max(paths)}" if len(paths) > 5 else "")
-        raise FileNotFoundError(f"--checkpoints {given} selects no checkpoint: choose from {there}")
+        raise FileNotFoundError(f"--checkpoints {given} selects no checkpoint: choose from the steps {there}")
     return found
 
 

@@ -35,15 +35,15 @@ def change_optimizers(
     kinds, wanted = ([type(x).__name__ for part in parts for x in part] for parts in (before, after))
     if kinds != wanted:
         raise ValueError(
-            f"the checkpoint contains the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot use: keep "
-            "the class of the optimizer, and change only settings"
+            f"the checkpoint contains the state of {', '.join(kinds) or 'no optimizer'}, but the fork would have "
+            f"{', '.join(wanted) or 'no optimizer'}: keep the classes of optimizers and schedules, and change settings"
         )
     lines: list[str] = []
     for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):
         sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
         if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
-            why = "the checkpoint restores the states of the groups"
-            raise ValueError(f"parameter groups cannot change in a fork: {why}")
+            why = "since the checkpoint restores their states: keep the groups of the forked run"
+            raise ValueError(f"the parameter groups of the optimizer cannot change in a fork, {why}")
         groups = zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
         lines += [line for i, three in enumerate(groups) for line in _change_group(i, *three)]
     for old, new, state in zip(before[1], after[1], checkpoint["lr_schedulers"], strict=True):
@@ -80,8 +80,8 @@ def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float
 
 def _ratio(old: float, new: float) -> float:
     if old == 0 and new != 0:
-        remedy = "fork from a run with a positive learning rate"
-        raise ValueError(f"a learning rate of 0 cannot be scaled to {new:g}: {remedy}")
+        remedy = "keep 0, or fork a run that begins with a positive learning rate"
+        raise ValueError(f"a run that begins with learning rate 0 cannot change it to {new:g}: {remedy}")
     return 1.0 if old == new else new / old
 
 

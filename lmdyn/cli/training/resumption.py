@@ -42,9 +42,9 @@ def check_resumed(
     kept = [line for k, line in lines.items() if k.startswith("model.optimizer")]
     if kept:
         raise ValueError(
-            f"{run} was trained with another optimizer ({'; '.join(kept)}), and the checkpoint restores the state and "
-            "learning rates of that optimizer. Resume with the previous optimizer. `lmdyn fork RUN --step K --set "
-            "model.init_args.optimizer…=…` continues with other settings in a new folder"
+            f"{run} was trained with other settings of the optimizer ({'; '.join(kept)}), and the checkpoint restores "
+            "state and learning rates of the optimizer. Resume with the previous settings. `lmdyn fork RUN --step K "
+            "--set model.init_args.optimizer…=…` continues with other settings in a new folder"
         )
     model = config["model"].get("init_args") or {}
     compared = [f"model.{name}" for name in saved if model.get(name) is not None or name == _FOUND]
@@ -92,7 +92,7 @@ def changed_settings(run: Path, config: Mapping[str, Any], *, from_begin: bool =
 def _trains(config: Any, run: Path) -> dict[str, Any]:
     """Return the settings on which batches, model and updates depend, flattened."""
     if not isinstance(config, Mapping) or not isinstance(config.get("trainer"), Mapping):
-        raise ValueError(f"{run / 'config.yaml'} is not the configuration of a run: `trainer` is missing")
+        raise ValueError(f"{run / 'config.yaml'} has no `trainer`: restore the file that `lmdyn fit` wrote")
     found = {f"trainer.{name}": config["trainer"].get(name) for name in _TRAINER}
     for part in ("model", "data"):
         found |= dict(flat_configuration(config.get(part) or {}, part))

@@ -85,12 +85,12 @@ class StreamLoader(IndexedLoader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data.num_tokens < 2:
-            raise ValueError(f"a stream requires at least two tokens, got {self.data.num_tokens}")
+            raise ValueError(f"expected 2 tokens or more, got {self.data.num_tokens}: use a longer text")
         self.layers = tuple(self.layers)
         servable = tuple(layer for layer in BATCH_LAYERS if layer in self.data.names)
-        for layer in self.layers:
-            if layer.removeprefix(SHUFFLED) not in servable:
-                raise ValueError(f"layer {layer!r} is not in this split, which has {', '.join(servable)}")
+        if lacking := [name for name in self.layers if name.removeprefix(SHUFFLED) not in servable]:
+            has = ", ".join(servable) or "none"
+            raise ValueError(f"`layers` names {lacking[0]!r}, expected layers of the split: {has}")
         self.total_tokens = min(self.data.num_tokens - 1, self.max_tokens or self.data.num_tokens)
         """Number of predictions of the whole set, for all ranks together."""
         shortest, longer = divmod(self.total_tokens, self.streams)

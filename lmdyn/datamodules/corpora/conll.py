@@ -102,7 +102,7 @@ def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tup
         for number, line in block.comments if form.coreference else ():
             marker = line.split(maxsplit=1)[0]
             if marker in ("#begin", "#end") and begun != (marker == "#end"):
-                raise ValueError(f"{path}:{number}: {shown(line)}: #begin and #end document must alternate")
+                raise ValueError(f"{path}:{number}: expected {'#end' if begun else '#begin'} before {marker}")
             if marker == "#begin":
                 found = _BEGIN.fullmatch(line)
                 if not found:
@@ -113,7 +113,7 @@ def _sentences(path: Path, layout: ConllLayout, lowercase: bool) -> Iterator[tup
             document, name, entities = document + 1, new, {}
         if block.rows:
             if form.coreference and not begun:
-                raise block.error(0, "the word is outside #begin document and #end document")
+                raise block.error(0, "expected #begin document (NAME) before this word, got none")
             yield document, name or "", _sentence(block, form, entities, layout == "conll2012", lowercase)
     if begun:
         raise ValueError(f"{path} ends without #end document: use the complete file")
@@ -161,7 +161,8 @@ def _roles(block: Block, form: _Layout) -> tuple[Role, ...]:
             predicates = [framed[column - form.fixed]]
         if len(predicates) != 1:
             raise block.error(
-                0, f"column {column + 1} must have the roles of one predicate (V*), got {len(predicates)}"
+                0,
+                f"column {column + 1}: expected (V*), the predicate, once in the sentence, got {len(predicates)}",
             )
         roles += [Role(predicates[0], start, end, label) for start, end, label in spans if label != "V"]
     return tuple(roles)
@@ -182,12 +183,12 @@ def _spans(block: Block, column: int) -> list[tuple[int, int, str]]:
             spans.append((i, -1, label))
         for _ in parts[2]:
             if not opened:
-                raise block.error(i, f"column {column + 1} is unbalanced: a ')' has no opening bracket")
+                raise block.error(i, f"column {column + 1} is unbalanced: expected '(' before this ')'")
             at = opened.pop()
             spans[at] = (spans[at][0], i + 1, spans[at][2])
     if opened:
         start, _, label = spans[opened[-1]]
-        raise block.error(start, f"column {column + 1} is unbalanced: '({label[:100]}' has no ')'")
+        raise block.error(start, f"column {column + 1} is unbalanced: expected ')' after '({label[:100]}'")
     return spans
 
 
@@ -204,12 +205,12 @@ def _mentions(block: Block, entities: dict[str, int]) -> tuple[Mention, ...]:
                 opened.setdefault(chain, []).append(i)
             if parts[3]:
                 if not opened.get(chain):
-                    raise block.error(i, f"the coreference is unbalanced: '{chain})' has no opening bracket")
+                    raise block.error(i, f"coreference: expected '({chain}' before '{chain})', got none")
                 entity = entities.setdefault(chain, len(entities))
                 found.append(Mention(opened[chain].pop(), i + 1, entity))
     for chain, starts in opened.items():
         if starts:
-            raise block.error(starts[-1], f"the coreference is unbalanced: '({chain}' has no closing bracket")
+            raise block.error(starts[-1], f"coreference: expected '{chain})' after '({chain}', got none")
     return tuple(sorted(found, key=lambda m: (m.start, -m.end, m.entity)))
 
 

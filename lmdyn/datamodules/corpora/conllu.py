@@ -77,7 +77,7 @@ def _metadata(block: Block) -> dict[str, str]:
         key, _, value = (part.strip() for part in comment.lstrip("#").partition("="))
         said[key] = value
         if key == "global.columns" and value.upper().split() != _FIELDS.split():
-            raise ValueError(f"{block.path}:{line}: expected the columns of CoNLL-U, got {shown(value)}")
+            raise ValueError(f"{block.path}:{line}: expected the columns {_FIELDS}, got {shown(value)}")
     return said
 
 
@@ -95,7 +95,7 @@ def _words(block: Block) -> Block:
     for i, row in enumerate(block.rows):
         start, _, end = row[_ID].partition(".")[0].partition("-")
         if not int(start) <= int(end or start) <= len(words.rows):
-            raise block.error(i, f"{row[_ID]} is not within the sentence's {len(words.rows)} words")
+            raise block.error(i, f"expected ascending numbers up to {len(words.rows)}, got {row[_ID]}")
     return words
 
 
@@ -107,16 +107,16 @@ def _heads(words: Block) -> tuple[int, ...] | None:
     heads = []
     for i, head in enumerate(given):
         if head is None or not head.isdecimal() or int(head) > len(given):
-            raise words.error(i, f"the head must be from 0 to {len(given)}, got {shown(str(head))}")
+            raise words.error(i, f"the head must be from 0 to {len(given)}, got {shown(head or '_')}")
         heads.append(int(head) - 1)
         if head == "0" and heads.count(-1) > 1:
-            raise words.error(i, "the word is a second root, but a tree has one root")
+            raise words.error(i, "the word is a second root: expected one word with head 0")
     for i in range(len(heads)):
         word = i
         for _ in heads:
             word = heads[word] if word >= 0 else -1
         if word >= 0:
-            raise words.error(i, "the heads above this word form a cycle")
+            raise words.error(i, "the heads above this word form a cycle: expected a path to the root")
     return tuple(heads)
 
 

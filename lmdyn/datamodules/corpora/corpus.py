@@ -207,7 +207,7 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         def build(folder: Path) -> None:
             counts = self.word_counts()
             if not counts:
-                raise ValueError("split 'train' of the corpus is empty, but a vocabulary requires words")
+                raise ValueError("split 'train' has no words for a vocabulary: use a text with words")
             if self._vocabulary == "word":
                 word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
             else:
@@ -297,8 +297,8 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         for layer in self.layers or ():
             if layer.removeprefix(SHUFFLED) not in data.names:
                 raise ValueError(
-                    f"`layers` names {layer!r}, which split {split!r} lacks: name one of {', '.join(data.names)}, "
-                    f"or {SHUFFLED}<layer> with one of these names"
+                    f"`layers` names {layer!r}, which split {split!r} lacks: name only layers of the split "
+                    f"({', '.join(data.names) or 'none'}), or {SHUFFLED}<layer> of one of these layers"
                 )
         return tuple(data.names if self.layers is None else self.layers)
 

@@ -153,7 +153,7 @@ class EncodedSplit:
             self._hashes: dict[str, str] = meta["hashes"]
             size = (folder / "tokens.bin").stat().st_size
             if size != self.num_tokens * 4:
-                raise ValueError(f"tokens.bin has {size} bytes for {self.num_tokens} tokens")
+                raise ValueError(f"tokens.bin has {size} bytes, expected {self.num_tokens * 4}")
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(f"{folder} is damaged ({error}): remove {folder.parent}") from error
 
@@ -214,7 +214,7 @@ class EncodedSplit:
         if saved not in (None, self.fingerprint()):
             logger.warning(
                 "the run resumes with another text, or with documents in another order, and so differs from an "
-                "uninterrupted run. Restore the text, unless you intend the change (%s)",
+                "uninterrupted run. Unless you intend the change, restore the text (the run now reads %s)",
                 self.folder,
             )
 
@@ -430,13 +430,13 @@ class _Encoder:
         else:
             names = [n for s in sentences for n in getattr(s, layer) or (None,) * len(s.words)]
         labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
-        if len(index) > np.iinfo(layer_dtype(layer)).max:
-            raise ValueError(f"layer {layer!r} has more than {len(index) - 1} labels: use a smaller tag set")
+        if len(index) > (most := np.iinfo(layer_dtype(layer)).max):
+            raise ValueError(f"layer {layer!r} has more than {most} labels: use a smaller tag set")
         return np.array([*labels, IGNORED])
 
     def finish(self) -> None:
         if not self._seen:
-            raise ValueError("no sentence is left: the files are empty, or the settings leave out all lines")
+            raise ValueError("no sentence is left: use a longer text, or settings that leave out less")
         meta = {
             "num_tokens": self._tokens.length,
             "num_sentences": self._seen,

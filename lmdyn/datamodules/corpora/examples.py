@@ -64,7 +64,7 @@ class ExampleLoader(ShardedLoader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.examples:
-            raise ValueError("no example is left: the data is empty, or lmdyn had to skip all examples")
+            raise ValueError("no example is left: use more data, or settings that leave out less")
         for name, value in self.attributes.items():
             setattr(self, name, value)
         lengths = np.array([len(e["input_ids"]) for e in self.examples])

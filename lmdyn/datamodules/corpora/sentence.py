@@ -84,15 +84,15 @@ class Sentence:
             raise ValueError("a sentence must have at least one word, got none")
         for i, word in enumerate(self.words):
             if not word or any(c.isspace() for c in word):
-                raise ValueError(f"word {i} is {word!r}: expected a word without white space (use '_')")
+                raise ValueError(f"word {i} is {word!r}: expected characters without white space (use '_')")
         for name in (*TOKEN_LAYERS, "heads"):
             layer = getattr(self, name)
             if layer is not None and len(layer) != n:
                 raise ValueError(f"layer {name!r} has {len(layer)} entries, expected {n}, one per word")
         if self.places is not None and (self.text is None or len(self.places) != n):
-            raise ValueError(f"expected a text and {n} places in it, got {len(self.places)}")
-        if self.heads is not None and any(not -1 <= h < n for h in self.heads):
-            raise ValueError(f"heads {self.heads} point outside a sentence of {n} words (-1 is the root)")
+            raise ValueError(f"expected a text and {n} places, got {self.text!r} and {len(self.places)}")
+        if strange := [h for h in self.heads or () if not -1 <= h < n]:
+            raise ValueError(f"a head is {strange[0]}: expected a word from 0 to {n - 1}, or -1 for the root")
         spans: list[Any] = [*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())]
         for span in spans:
             if not 0 <= span.start < span.end <= n:

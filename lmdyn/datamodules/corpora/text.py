@@ -18,7 +18,7 @@ from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tagging import Tagger
 from lmdyn.datamodules.files.checks import at_least
-from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
+from lmdyn.datamodules.files.data_sets import in_words, load_dataset, read_rows
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines
 
 _ENDS = frozenset(".!?")
@@ -234,7 +234,8 @@ class TextCorpus(Corpus):
         at_least(1, longest_articles=longest_articles)
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         if bool(self.paths) == (dataset is not None):
-            raise ValueError("give either files (train, validation, test) or a dataset")
+            both = "both" if self.paths else "neither"
+            raise ValueError(f"expected either files (train, validation, test) or a dataset, got {both}")
         if dataset is not None and ("split" in dataset or dataset.get("streaming")):
             raise ValueError("dataset accepts neither split nor streaming: omit them, lmdyn reads all splits")
         if cut_articles is not None:
@@ -292,14 +293,17 @@ class TextCorpus(Corpus):
         assert self.dataset is not None
         table = load_dataset(self.dataset)
         if not set(SPLITS) & set(table):
-            raise ValueError(f"{self.dataset} has no split {' or '.join(SPLITS)}, only {', '.join(table)}")
+            raise ValueError(
+                f"{in_words(self.dataset)} has no split {' or '.join(SPLITS)}, only {', '.join(table)}: "
+                "name its files by split, `data_files: {train: FILE}`"
+            )
         for split in set(SPLITS) & set(table):
             features = table[split].features
-            kind = getattr(features.get(self.text_column), "dtype", "no column, or a list")
+            kind = getattr(features.get(self.text_column), "dtype", "missing or a list")
             if kind not in ("string", "large_string", "string_view", "null"):
                 raise ValueError(
-                    f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} has {kind}, expected "
-                    f"text: set text_column to one of {', '.join(features)}"
+                    f"split {split!r} of {in_words(self.dataset)}: column {self.text_column!r} is {kind}, expected "
+                    f"text: set text_column to a column of text (the columns are {', '.join(features)})"
                 )
         return table
 

@@ -126,7 +126,7 @@ def subword_tokenizer(
             for unit, _ in split.pre_tokenize_str(_LOWER.normalize_str(word)):
                 units[unit] += count
     if not units:
-        raise ValueError(f"lmdyn cannot train a {kind} vocabulary: the text has no word")
+        raise ValueError(f"lmdyn cannot train a {kind} vocabulary on a text without words: use another text")
     model: models.Model
     if unigram:
         scored = [(token, 0.0) for token in special] + train_unigram(units, vocab_size - len(special))
@@ -488,7 +488,7 @@ def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
             return int(candidate)
     raise ValueError(
         "eos: true requires a tokenizer with an eos_token or a sep_token, got one with "
-        f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}: set eos: false, or add an eos_token"
+        f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'no special token'}: set eos: false, or add an eos_token"
     )
 
 
@@ -520,7 +520,7 @@ class TokenizerUser:
         """
         if self._tokenizer is None:
             if self._tokenizer_name is None:
-                raise RuntimeError(f"{type(self).__name__} has no tokenizer yet: name or assign a tokenizer")
+                raise RuntimeError(f"{type(self).__name__} has no tokenizer: give or assign `tokenizer`")
             self._tokenizer = load_tokenizer(self._tokenizer_name)
         return self._tokenizer
 

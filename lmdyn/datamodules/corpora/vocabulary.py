@@ -87,7 +87,7 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
     letters = sorted(set("".join(counts)))
     if not 0 < len(letters) <= size:
         raise ValueError(
-            f"the text has {len(letters)} different characters, expected 1 to {size}: raise vocab_size"
+            f"the text has {len(letters)} different characters, expected 1 to {size}, one piece each: raise vocab_size"
         )
     # characters that SentencePiece reserves, drops, or reads as the end of a word
     odd = [letter for letter in letters if letter == "▅" or not letter.isprintable()]

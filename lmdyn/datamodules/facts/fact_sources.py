@@ -75,7 +75,7 @@ class Cloze:
 
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
-            raise ValueError(f"subject and object must be words, got {shown(self.subject + self.object)}")
+            raise ValueError(f"subject and object must be words, got {self.subject!r} and {self.object!r}")
         _check_template(self.relation, self.template)
 
     @property
@@ -169,7 +169,7 @@ class TrexFacts(FactSource):
                 if kind not in _KINDS:
                     raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
                 if found.setdefault(relation, (template, kind)) != (template, kind):
-                    raise ValueError(f"relation {shown(relation)} appears before with other content")
+                    raise ValueError(f"{relation!r} is on an earlier line with other content: keep one line")
         each_once(sorted(known), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
@@ -197,7 +197,7 @@ class TrexFacts(FactSource):
             if not seen:
                 raise ValueError(f"{path}:1: expected facts, got none: use the complete file")
         if again:
-            logger.warning("T-REx: %d facts repeat the words of another fact: lmdyn asks each once", again)
+            logger.warning("T-REx: lmdyn asks each fact once, and leaves out repetitions: %d", again)
 
     def _paraphrases(self) -> dict[str, list[str]]:
         """Return additional templates of each relation in the format of table 8: object and full stop set off."""
@@ -215,7 +215,7 @@ class TrexFacts(FactSource):
                         _check_template(relation, template)
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
-            raise ValueError(f"{self.paraphrases} has no paraphrase of any of {', '.join(self.relations)}")
+            raise ValueError(f"{self.paraphrases} has no paraphrase of {', '.join(self.relations)}: add some")
         return found
 
     def relation_kinds(self) -> dict[str, str]:
@@ -274,7 +274,7 @@ class GrammarFacts(FactSource):
 
 def _check_template(relation: str, template: str) -> None:
     if template.count("[X]") != 1 or template.split().count("[Y]") != 1:
-        raise ValueError(f"{shown(template)} of {relation}: expected one [X], and one [Y] between spaces")
+        raise ValueError(f"template {shown(template)} of {relation}: expected one [X], and one [Y] as a word")
 
 
 def _apart(template: str) -> str:

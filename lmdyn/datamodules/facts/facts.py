@@ -91,11 +91,11 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 "questions about facts contain a mask: expected a tokenizer with a mask_token, got one with "
-                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Causal models cannot fill a mask"
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'no special token'}. Causal models fill no mask"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
         logger.info(
-            "full stops in facts are %s, as `punctuation` or the text of the tokenizer determines",
+            "the full stop of a question is %s (option `punctuation`, whose default depends on the tokenizer)",
             punctuation,
         )
         encoder = _Encoder(tokenizer, self.lowercase, punctuation)
@@ -124,7 +124,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
                 queries.append(fact.query)
         if not examples:
             raise ValueError(
-                f"no fact of {asked.total()} can be queried, since no object is one piece of the tokenizer, which has "
+                f"none of {asked.total()} facts can be asked, since no object is one piece of the tokenizer, which has "
                 f"{len(tokenizer)} pieces: choose other facts, or a vocabulary that contains the objects"
             )
         if skipped:
@@ -154,7 +154,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         words = self.source.candidates()
         candidates = sorted({piece for piece in encoder.single_pieces(words) if piece is not None})
         if not candidates:
-            raise ValueError(f"no candidate of {len(words)} is one known piece: use other candidates")
+            raise ValueError(f"none of {len(words)} candidates is one piece of the tokenizer: use others")
         among = set(candidates)
         outside = sum(int(example["labels"].max()) not in among for example in examples)
         if outside:

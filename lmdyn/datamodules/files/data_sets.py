@@ -24,9 +24,7 @@ def load_dataset(arguments: Mapping[str, Any], remedy: str = _REMEDY) -> Any:
     try:
         return datasets.load_dataset(**arguments)
     except Exception as error:  # the errors of hub, Arrow and file system have no common base
-        raise ValueError(
-            f"dataset {dict(arguments)} cannot be opened ({_reasons(error)}): {remedy}"
-        ) from error
+        raise ValueError(f"{in_words(arguments)} cannot be opened ({_reasons(error)}): {remedy}") from error
 
 
 def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any]:
@@ -39,9 +37,13 @@ def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any
         yield from rows
     except Exception as error:  # as above
         raise ValueError(
-            f"dataset {dict(arguments)} cannot be read ({_reasons(error)}), since its files are damaged: download or "
-            "write the files again"
+            f"{in_words(arguments)} cannot be read ({_reasons(error)}): download or write the files again"
         ) from error
+
+
+def in_words(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments for a message, as in a yaml."""
+    return f"dataset {dict(arguments)}".replace("'", "")
 
 
 def _reasons(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def table_rows(path: Path) -> Iterator[TableRow]:
         for row in table:
             if None in row:
                 raise ValueError(
-                    f"{path}:{table.line_num}: expected {len(row) - 1} columns, as in the header, got more"
+                    f"{path}:{table.line_num}: expected {len(names)} columns (header), got {len([*names, *row[None]])}"
                 )
             yield table.line_num, row
     except csv.Error as error:

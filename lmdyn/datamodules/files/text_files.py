@@ -118,9 +118,9 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
         return found
     except json.JSONDecodeError as error:
         where = f"{path}:{line + error.lineno - 1}"
-        raise ValueError(f"{where}: expected JSON, got {error.msg} at column {error.colno}") from error
+        raise ValueError(f"{where}: expected JSON (error at column {error.colno}: {error.msg})") from error
     except (RecursionError, ValueError) as error:  # also a number with thousands of digits
-        raise ValueError(f"{path}:{line}: expected JSON of a text: {error}") from error
+        raise ValueError(f"{path}:{line}: lmdyn cannot read the JSON ({error}): correct it") from error
 
 
 def read_json(path: Path) -> Any:
@@ -143,6 +143,6 @@ def read_json_lines(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int,
             continue
         entry = parse_json(line, path, number)
         if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in keys):
-            what = f"{list(keys)} as text" if keys else "the columns of a row"
+            what = f"{' and '.join(keys)} as text" if keys else "the columns of a row"
             raise ValueError(f"{path}:{number}: expected an object with {what}, got {shown(line)}")
         yield number, entry

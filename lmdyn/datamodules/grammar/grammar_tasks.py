@@ -98,7 +98,7 @@ class GrammarTasks(TaskData):
         if len(found) < n:
             raise ValueError(
                 f"{name}: expected {n} examples of distinct sentences, got {len(found)} from the {split} documents: "
-                f"raise n_{split}_tokens of the corpus, or request fewer examples"
+                f"raise n_{split}_tokens of the corpus, or lower n_{'train' if split == 'train' else 'evaluation'}"
             )
         return found
 

@@ -80,7 +80,7 @@ class GlobalBatch:
         if batches * self.rows != there * saved.rows:
             raise ResumeError(
                 f"the saved run has epochs of {there * saved.rows} rows, this run would have {batches * self.rows}: "
-                f"set {setting} to {there * saved.rows / self.rows:g}, or resume with {saved._in_words}, as before"
+                f"set {setting} to {there * saved.rows / self.rows:.15g}, or resume with {saved._in_words}, as before"
             )
         ended = position >= there
         if self.accumulated == saved.accumulated:
@@ -96,7 +96,7 @@ class GlobalBatch:
     @property
     def _in_words(self) -> str:
         return (
-            f"{self.update} rows = batch_size {self.rows // self.ranks} × {self.ranks} ranks × "
+            f"{self.update} rows = batch_size {self.rows // self.ranks} × ranks {self.ranks} × "
             f"accumulate_grad_batches {self.accumulated}"
         )
 

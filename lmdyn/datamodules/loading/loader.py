@@ -44,8 +44,8 @@ class ShardedLoader:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in (*self._sizes, "world_size", "max_tokens")}
-        if low := {name: size for name, size in sizes.items() if size is not None and size < 1}:
-            raise ValueError(f"expected sizes of at least 1, got {low}")
+        if low := [f"{name} {size}" for name, size in sizes.items() if size is not None and size < 1]:
+            raise ValueError(f"expected sizes of at least 1, got {', '.join(low)}")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be from 0 to {self.world_size - 1}, got {self.rank}")
 
@@ -164,9 +164,10 @@ class IndexedLoader(ShardedLoader, ABC):
         there = {**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}
         differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
         if differ:
+            old, new = (", ".join(f"{name} {one[name]}" for name in sorted(differ)) for one in (there, here))
             raise ResumeError(
-                f"the saved run read the text with {there}, this run has {here}: to resume exactly, keep "
-                f"{', '.join(sorted(differ))}"
+                f"the saved run read the text with {old}, this run has {new}: to resume exactly, keep the settings "
+                "(for `order`, the version of lmdyn) of the saved run"
             )
         self.data.compare(state.get("text"))
         length = min(self.epoch_batches, len(self))

@@ -56,7 +56,7 @@ class ChoiceFiles(TableData):
         several = not isinstance(options, str) and not isinstance(prefixes, str)
         if several and len(options) != len(prefixes):
             raise ValueError(
-                f"expected one prefix, or one for each of {len(options)} options, got {len(prefixes)}"
+                f"prefixes must be one text, or a list for {len(options)} options, got a list of {len(prefixes)}"
             )
 
     def make(self) -> pd.DataFrame:
@@ -64,7 +64,7 @@ class ChoiceFiles(TableData):
         paths = expand_paths(self.files, "*.jsonl")
         table = pd.DataFrame([row for path in paths for row in self._read(path)])
         if table.empty:
-            raise ValueError(f"expected items with options in {self.files}, got none")
+            raise ValueError(f"lmdyn found no items in {', '.join(self.files)}: check files and `without`")
         counts = table.groupby("group", sort=False)["first"].cumsum() - 1
         table["item"] = table["group"] + "_" + counts.astype(str)
         return table.drop(columns="first")
@@ -89,14 +89,15 @@ class ChoiceFiles(TableData):
                 right = int(row[self.right]) if isinstance(self.right, str) else self.right
                 group = path.stem if self.group is None else _filled(self.group, {"file": path.stem, **row})
             except (KeyError, TypeError, ValueError) as error:
+                why = f"no column {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(
-                    f"{where}: the templates do not fit the columns {shown(', '.join(row))} ({error})"
+                    f"{where}: the templates do not fit the columns {shown(', '.join(row))} ({why}): correct them"
                 ) from error
             least = 2 if isinstance(self.options, str) else min(2, len(self.options))
             if len(options) < least or not all(o.strip() for o in options) or not 0 <= right < len(options):
                 raise ValueError(
-                    f"{where}: expected at least two options, none of them empty, and a right option number {right} "
-                    f"(from 0), got {shown(str(options))}"
+                    f"{where}: expected {least} or more options, none of them empty, and number {right} (from 0) as "
+                    f"the right option, got {len(options)}: {shown(' | '.join(options))}"
                 )
             if self.without is None or not any(self.without in option.split() for option in options):
                 for i, (prefix, option) in enumerate(zip(before, options, strict=True)):
@@ -117,7 +118,7 @@ class ChoiceFiles(TableData):
             return [_filled(option, row) for option in self.options]
         listed = row[self.options]
         if not isinstance(listed, list):
-            raise TypeError(f"expected a list as {self.options}, got {shown(repr(listed))}")
+            raise TypeError(f"expected a list in column {self.options}, got {shown(str(listed))}")
         return [_text(option) for option in listed]
 
 

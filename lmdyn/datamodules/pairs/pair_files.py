@@ -66,14 +66,14 @@ class PairFiles(TableData):
         self.files = [files] if isinstance(files, str) else list(files)
         self.columns = dict(columns or {})
         if unknown := sorted(set(self.columns) - set(_NAMES)):
-            raise ValueError(f"columns must be names for {', '.join(_NAMES)}, got {', '.join(unknown)}")
+            raise ValueError(f"keys of columns must be some of {', '.join(_NAMES)}, got {', '.join(unknown)}")
 
     def make(self) -> pd.DataFrame:
         """Read the files."""
         rows = [row for path in expand_paths(self.files, "*.jsonl") for row in self._read(path)]
         pairs = pd.DataFrame(rows, columns=[*_NAMES, "file", "line"])
         if pairs.empty:
-            raise ValueError(f"expected pairs of sentences in {self.files}, got none")
+            raise ValueError(f"expected pairs of sentences in {', '.join(self.files)}, got none")
         if len(again := pairs[pairs.duplicated(["paradigm", "pair"])]):
             one = again.iloc[0]
             raise ValueError(
@@ -99,7 +99,7 @@ class PairFiles(TableData):
             found = {name: self._value(row, name, where) for name in _NAMES}
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
                 raise ValueError(
-                    f"{where}: expected a {' and a '.join(missing)} of the pair, got columns {shown(', '.join(row))}. "
+                    f"{where}: the pair has no {' and no '.join(missing)} in the columns {shown(', '.join(row))}. "
                     f"Fill in the missing cell, or name the column with `columns: {{{missing[0]}: …}}` (usual "
                     f"names: {', '.join(_NAMES[missing[0]])})"
                 )
@@ -110,7 +110,7 @@ class PairFiles(TableData):
         names = (self.columns[name],) if name in self.columns else _NAMES[name]
         value = next((row[n] for n in names if row.get(n) is not None and row[n] == row[n]), "")
         if not isinstance(value, str if name in ("good", "bad") else (str, int, float)):
-            raise ValueError(f"{where}: expected text as the {name} of the pair, got {shown(repr(value))}")
+            raise ValueError(f"{where}: expected text as {name!r} of the pair, got {shown(repr(value))}")
         return str(value).strip()
 
     def _converted(self, path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
@@ -127,7 +127,7 @@ class PairFiles(TableData):
             if other is None:
                 raise ValueError(
                     f"{path}:{line}: expected a column with the wrong form of the verb ({', '.join(_OTHER_FORM)}), got "
-                    "only the right form. Add the wrong form according to the inflections of the publication"
+                    "only the right form. Add the column with the inflections that Linzen et al. publish"
                 )
             yield from _of_verbs(path, every, other)
         else:
@@ -137,7 +137,7 @@ class PairFiles(TableData):
 def _replaced(sentence: str, index: int, form: str, where: str) -> str:
     words = sentence.split()
     if not 0 <= index < len(words):
-        raise ValueError(f"{where}: expected the index of one of {len(words)} words, got {index}")
+        raise ValueError(f"{where}: the sentence has no word {index + 1}: correct len_prefix or verb_index")
     return " ".join([*words[:index], form, *words[index + 1 :]])
 
 
@@ -160,13 +160,13 @@ def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))
         if kind is None or kind in known:
             raise ValueError(
-                f"{where}: expected one row correct and one wrong of {name}, got {row['class']!r}"
+                f"{where}: expected a correct and a wrong row of {name!r}, got {row['class']!r}{' twice' * bool(kind)}"
             )
         known[kind] = written
         if "good" in known and "bad" in known:
             yield waiting.pop(name)
     for line, row in waiting.values():
-        raise ValueError(f"{path}:{line}: expected a correct and a wrong row of {row['pair']}, got one row")
+        raise ValueError(f"{path}:{line}: expected a correct and a wrong row of {row['pair']!r}, got one row")
 
 
 def _of_verbs(path: Path, rows: Iterator[TableRow], other: str) -> Iterator[TableRow]:

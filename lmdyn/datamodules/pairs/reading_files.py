@@ -71,7 +71,7 @@ class ReadingFiles(TableData):
         self.files = [files] if isinstance(files, str) else list(files)
         self.columns = dict(columns or {})
         if unknown := sorted(set(self.columns) - set(_NAMES)):
-            raise ValueError(f"columns must be names for {', '.join(_NAMES)}, got {', '.join(unknown)}")
+            raise ValueError(f"keys of columns must be some of {', '.join(_NAMES)}, got {', '.join(unknown)}")
         self.times = list(times or [])
 
     def make(self) -> pd.DataFrame:

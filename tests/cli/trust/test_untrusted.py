@@ -168,7 +168,7 @@ def test_a_report_imports_nothing_that_a_configuration_names(run, monkeypatch):
     main(["report", str(run), "--untrusted"])
     assert not Path("imported").exists()
     page = (run / "report" / "index.html").read_text()
-    assert "observed by evil_module.Curves, which is not an observer of lmdyn" in page
+    assert "the observer evil_module.Curves is not an observer of lmdyn" in page
     assert ">Sparsity</h2>" in page
     main(["report", str(run)])
     assert Path("imported").exists()

@@ -153,7 +153,7 @@ def test_state(tmp_path):
     fresh.load_state_dict({**state, "position": 3})
     assert fresh.state_dict()["position"] == 0
     assert as_lists(fresh) == batches
-    with pytest.raises(ValueError, match=r"to resume exactly, keep sequence_length"):
+    with pytest.raises(ValueError, match=r"sequence_length 5, .*: to resume exactly, keep"):
         StreamLoader(encode(tmp_path / "f", 60), 4, 6).load_state_dict(fresh.state_dict())
     with pytest.raises(ValueError, match="order"):
         fresh.load_state_dict({**state, "order": 1})
@@ -166,7 +166,7 @@ def test_state(tmp_path):
         ({"sequence_length": 0}, "sizes of at least 1.*sequence_length"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to 1, got 2"),
         ({"max_tokens": 0}, "sizes of at least 1.*max_tokens"),
-        ({"layers": ["xpos"]}, r"'xpos' is not in this split, which has upos, topic"),
+        ({"layers": ["xpos"]}, r"'xpos', expected layers of the split: upos, topic"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):

@@ -61,14 +61,17 @@ ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
         ("# c\n" + ROW.replace("\t0\t", "\tx\t"), r"en\.conllu:2: the head must be from 0 to 1, got 'x'"),
         ("# c\n" + ROW + "\n" + ROW.replace("\t0\t", "\t2\t"), r"en\.conllu:4: the head .* 0 to 1, got '2'"),
         (ROW + ROW.replace("1", "3", 1), r"en\.conllu:2: expected word number 2, got 3"),
-        (ROW + ROW.replace("1", "1-2", 1), r"en\.conllu:2: 1-2 is not within the sentence's 1 words"),
+        (
+            ROW + ROW.replace("1", "1-2", 1),
+            r"en\.conllu:2: expected ascending numbers up to 1, got 1-2",
+        ),
         (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is not a word number"),
         (ROW.replace("\tHi\t", "\t\t"), r"en\.conllu:1: word 0 is ''"),
-        (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: the head .* got 'None'"),
+        (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: the head .* got '_'"),
         (ROW + ROW.replace("1", "2", 1), r"en\.conllu:2: the word is a second root"),
         (ROW + "2\tx\tx\tX\tX\t_\t3\tdep\t_\t_\n3\tx\tx\tX\tX\t_\t2\tdep\t_\t_\n", r"en\.conllu:2: .*cycle"),
         (ROW.replace("\t0\t", "\t1\t"), r"en\.conllu:1: .*cycle"),
-        ("# global.columns = ID FORM\n" + ROW, r"en\.conllu:1: expected the columns of CoNLL-U"),
+        ("# global.columns = ID FORM\n" + ROW, r"en\.conllu:1: expected the columns ID FORM LEMMA"),
     ],
 )
 def test_malformed(tmp_path, text, message):

@@ -226,13 +226,13 @@ def test_loaders(tmp_path):
 
 
 def test_errors(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"`layers` names 'xpos', .* name one of upos, topic"):
+    with pytest.raises(ValueError, match=r"`layers` names 'xpos', [^(]*\(upos, topic\)"):
         tiny(tmp_path, layers=["upos", "xpos"])
-    with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
+    with pytest.raises(ValueError, match="split 'train' has no words"):
         tiny(tmp_path, text={"train": [], "validation": TEXT["validation"]})
     with pytest.raises(ValueError, match="split 'validation' of the corpus: no sentence is left"):
         tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
-    with pytest.raises(RuntimeError, match="no tokenizer yet"):
+    with pytest.raises(RuntimeError, match="has no tokenizer: give or assign"):
         _ = Tiny().tokenizer
     with pytest.raises(ValueError, match="give train, or a tokenizer"):
         tiny(tmp_path, splits=("validation",))

@@ -256,7 +256,7 @@ def test_grammar_facts_are_worded_as_in_the_text():
     ("line", "message"),
     [
         ("{", r"P36.jsonl:5: expected JSON"),
-        ("[1]", r"P36.jsonl:5: expected an object with \['sub_label', 'obj_label'\] as text"),
+        ("[1]", r"P36.jsonl:5: expected an object with sub_label and obj_label as text"),
         ('{"sub_label": "x"}', r"P36.jsonl:5: expected an object"),
         ('{"sub_label": "x", "obj_label": 3}', r"P36.jsonl:5: expected an object"),
         ('{"sub_label": " ", "obj_label": "x"}', r"P36.jsonl:5: subject and object must be words"),

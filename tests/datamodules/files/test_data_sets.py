@@ -31,7 +31,7 @@ def test_rows_up_to_the_damage():
 
     read = read_rows(rows(), {"path": "here"})
     assert [next(read), next(read)] == [1, 2]
-    with pytest.raises(ValueError, match=r"dataset {'path': 'here'} cannot be read \(OSError: no more\)"):
+    with pytest.raises(ValueError, match=r"dataset {path: here} cannot be read \(OSError: no more\)"):
         next(read)
     assert list(read_rows([1, 2], {})) == [1, 2]
 
@@ -41,7 +41,7 @@ def test_rows_up_to_the_damage():
 )
 def test_a_column_without_text(tmp_path, rows, kind):
     corpus = TextCorpus(dataset=parquet(tmp_path, {"text": rows}), cache_dir=str(tmp_path))
-    with pytest.raises(ValueError, match=rf"x\.parquet.*'text' has .*{kind}, expected text: set text_column"):
+    with pytest.raises(ValueError, match=rf"x\.parquet.*'text' is .*{kind}, expected text: set text_column"):
         corpus.prepare_data()
 
 

@@ -55,15 +55,15 @@ def test_a_column_of_options_and_of_the_right_one(tmp_path):
     [
         (EWOK, {"options": ["{Target3}", "x"]}, "x.jsonl:1: the templates do not fit the columns"),
         (EWOK, {"options": "Target3"}, "x.jsonl:1: the templates do not fit"),
-        (EWOK, {"options": "Target1"}, "(expected a list as Target1, got \"'It pours.'\")"),
-        (EWOK, {"options": ["{Domain.__class__}", "x"]}, "('Domain.__class__')"),
+        (EWOK, {"options": "Target1"}, "(expected a list in column Target1, got 'It pours.')"),
+        (EWOK, {"options": ["{Domain.__class__}", "x"]}, "(no column 'Domain.__class__')"),
         ({**MOVES, "x": None}, {"options": "options", "prefixes": "{x}"}, "expected text or a number, got 'None'"),
         (MOVES, {"options": "options", "prefixes": ["a", "b"]}, "(2 prefixes, 3 options)"),
         (MOVES, {"options": "options", "prefixes": "{other}"}, "x.jsonl:1: the templates do not fit"),
-        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: expected at least two options"),
+        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: expected 2 or more options"),
         ({**MOVES, "options": [" a", " "]}, {"options": "options"}, "none of them empty"),
-        (MOVES, {"options": "options", "right": 3}, "a right option number 3 (from 0)"),
-        (MOVES, {"options": "options", "without": "nothing"}, "expected items with options in"),
+        (MOVES, {"options": "options", "right": 3}, "and number 3 (from 0) as the right option, got 3: ' "),
+        (MOVES, {"options": "options", "without": "nothing"}, "found no items in"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(tmp_path, row, how, says):
@@ -79,7 +79,9 @@ def test_one_template_is_scored_only(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.jsonl", ["a", "b"])
-    with pytest.raises(ValueError, match="expected one prefix, or one for each of 2 options, got 3"):
+    with pytest.raises(
+        ValueError, match="prefixes must be one text, or a list for 2 options, got a list of 3"
+    ):
         ChoiceFiles("x.jsonl", ["a", "b"], ["c", "d", "e"])
     with pytest.raises(RuntimeError, match="call setup"):
         _ = ChoiceFiles("x.jsonl", ["a", "b"]).choices

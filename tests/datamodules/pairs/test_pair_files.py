@@ -95,26 +95,26 @@ def test_equal_sentences_are_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("x.jsonl", blimp("u", 0) + "\n" + blimp("u", 1, sentence_bad=None), "x.jsonl:2: expected a bad of the pair"),
-        ("x.jsonl", blimp("u", 0, sentence_good="  "), "x.jsonl:1: expected a good of the pair"),
-        ("x.jsonl", blimp("u", 0) + "\n" + blimp("", 1), "x.jsonl:2: expected a paradigm of the pair"),
+        ("x.jsonl", blimp("u", 0) + "\n" + blimp("u", 1, sentence_bad=None), "x.jsonl:2: the pair has no bad in"),
+        ("x.jsonl", blimp("u", 0, sentence_good="  "), "x.jsonl:1: the pair has no good in the columns"),
+        ("x.jsonl", blimp("u", 0) + "\n" + blimp("", 1), "x.jsonl:2: the pair has no paradigm in the columns"),
         ("x.jsonl", blimp("u", 0) + "\n" + blimp("u", 0), "x.jsonl:2: expected each pair of a paradigm once"),
         ("x.jsonl", blimp("u", 0) + "\n{bad", "x.jsonl:2: expected JSON"),
         ("x.jsonl", "[1]", "x.jsonl:1: expected an object with the columns of a row"),
-        ("x.jsonl", blimp("u", 0, sentence_good=["the", "cat"]), "x.jsonl:1: expected text as the good of the pair"),
-        ("x.jsonl", blimp("u", 0, sentence_bad=1), "x.jsonl:1: expected text as the bad of the pair, got '1'"),
-        ("x.jsonl", blimp("u", 0, UID={"a": 1}), "x.jsonl:1: expected text as the paradigm of the pair"),
-        ("x.jsonl", blimp("u", 0, field=float("nan"), sentence_bad=float("nan")), "x.jsonl:1: expected a bad of the"),
-        ("x.jsonl", blimp("u", 0, sentence_bad="a \ud800"), "x.jsonl:1: expected JSON of a text"),
+        ("x.jsonl", blimp("u", 0, sentence_good=["the", "cat"]), "x.jsonl:1: expected text as 'good' of the pair"),
+        ("x.jsonl", blimp("u", 0, sentence_bad=1), "x.jsonl:1: expected text as 'bad' of the pair, got '1'"),
+        ("x.jsonl", blimp("u", 0, UID={"a": 1}), "x.jsonl:1: expected text as 'paradigm' of the pair"),
+        ("x.jsonl", blimp("u", 0, field=float("nan"), sentence_bad=float("nan")), "x.jsonl:1: the pair has no bad"),
+        ("x.jsonl", blimp("u", 0, sentence_bad="a \ud800"), "x.jsonl:1: lmdyn cannot read the JSON"),
         ("x.tsv", "good\tgood\tbad\tUID\na\tb\tc\td\n", "x.tsv:1: expected columns of different names, got 'good'"),
         ("x.csv", 'good,bad,UID\na,b,c\na,b,"c\nd,e,f\n', "x.csv:3: expected a table (unexpected end of data)"),
         ("x.jsonl", "\n", "expected pairs of sentences in"),
-        ("x.tsv", "good\tbad\na\tb\n", "x.tsv:2: expected a paradigm of the pair"),
+        ("x.tsv", "good\tbad\na\tb\n", "x.tsv:2: the pair has no paradigm in the columns"),
         ("x.tsv", "good\tbad\tUID\na\tb\tc\td\n", "x.tsv:2: expected 3 columns"),
-        ("x.tab", forms(form("correct", "sleep")), "x.tab:2: expected a correct and a wrong row of NOUN_VERB c1 3"),
-        ("x.tab", forms(form("correct", "sleep"), form("correct", "sleep")), "x.tab:3: expected one row correct"),
-        ("x.tab", forms(form("right", "sleep")), "x.tab:2: expected one row correct and one wrong"),
-        ("x.tab", forms(form("wrong", "sleep", sent="the ideas")), "x.tab:2: expected the index of one of 2 words"),
+        ("x.tab", forms(form("correct", "sleep")), "x.tab:2: expected a correct and a wrong row of 'NOUN"),
+        ("x.tab", forms(form("correct", "sleep"), form("correct", "sleep")), "x.tab:3: expected a correct and a wrong"),
+        ("x.tab", forms(form("right", "sleep")), "x.tab:2: expected a correct and a wrong row of 'NOUN"),
+        ("x.tab", forms(form("wrong", "sleep", sent="the ideas")), "x.tab:2: the sentence has no word 6"),
         ("x.pickle", "", "is a pickled file, which could run code"),
     ],
 )  # fmt: skip
@@ -130,7 +130,7 @@ def test_what_cannot_be_read(tmp_path):
         read(tmp_path)
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.jsonl")
-    with pytest.raises(ValueError, match=r"columns must be names for"):
+    with pytest.raises(ValueError, match=r"keys of columns must be some of"):
         PairFiles("x.jsonl", columns={"sentence": "x"})
     with pytest.raises(RuntimeError, match="call setup"):
         _ = PairFiles("x.jsonl").pairs
