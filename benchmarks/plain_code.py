@@ -28,7 +28,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from lmdyn import analysis as A
-from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, pattern_sums
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import call_module
 
@@ -229,10 +229,15 @@ def plain_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
 
 
 def our_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
-    sums = AttentionPatternSums(size=32)
-    with observing(model), torch.no_grad(), A.capture(model, {}, attention_sites=sites) as seen:
+    sums, tokens = AttentionPatternSums(size=32), torch.ones_like(ids, dtype=torch.bool)
+
+    def read(site: str, weights: Tensor) -> dict[str, Tensor]:
+        return pattern_sums(site, weights, tokens, size=sums.size)
+
+    with observing(model), torch.no_grad(), A.capture(model, {}, attention_sites=sites, read=read) as seen:
         call_module(model, {"input_ids": ids})  # as observers do, without a cache of keys and values
-        sums.update(seen.attentions, torch.ones_like(ids, dtype=torch.bool))
+        for site, found in seen.attentions.items():
+            sums.add(site, found)
     return [p.scores[name] for p in sums.result().values() for name in ("entropy", "diagonal", "itself")]
 
 

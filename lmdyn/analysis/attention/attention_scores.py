@@ -17,6 +17,7 @@ __all__ = [
     "attention_scores",
     "check_map_shape",
     "on_tokens",
+    "pattern_sums",
     "rows_on_tokens",
 ]
 
@@ -167,6 +168,43 @@ class HeadPatterns:
     counts: dict[str, Float[Tensor, "heads"]]
 
 
+def pattern_sums(
+    site: str,
+    attention: Float[Tensor, "batch heads time time"],
+    tokens: Bool[Tensor, "batch time"],
+    special: Bool[Tensor, "batch time"] | None = None,
+    segments: Int[Tensor, "batch time"] | None = None,
+    *,
+    size: int,
+) -> dict[str, Float[Tensor, "2 heads *places"]]:
+    """Return sums and numbers by head of the :func:`attention_scores` of a batch, and of its map.
+
+    Args:
+        site: name of the site, for messages.
+        attention: as in :func:`attention_scores`, like the next three.
+        tokens: whether each position holds a token.
+        special: whether each token is a special one.
+        segments: the segment of each token.
+        size: positions of the map.
+
+    Returns:
+        For each score and for ``map`` the sum over queries or rows, and their number; float64.
+
+    Raises:
+        ValueError: if batch or time of the weights are not those of the tokens.
+    """
+    check_map_shape(f"attention of {site!r}", attention, tokens)
+    p, total, valid = on_tokens(attention, tokens)
+    found = {}
+    for name, (score, there) in _scores(p, total, valid, tokens, special, segments).items():
+        found[name] = torch.stack([exact_float(part).sum((0, 2)) for part in (score.where(there, 0), there)])
+    n = min(size, attention.shape[2])
+    both = valid[:, :, :n, None] & tokens[:, None, None, :n]
+    rows = (p[:, :, :n, :n] / total[:, :, :n, None]).where(both, 0)
+    maps = torch.stack([exact_float(part).sum(0) for part in (rows, both)])
+    return {**found, "map": F.pad(maps, (0, size - n, 0, size - n))}
+
+
 @dataclass
 class AttentionPatternSums:
     """Streaming float64 sums of :func:`attention_scores` and of the maps of the first ``size`` positions.
@@ -178,7 +216,8 @@ class AttentionPatternSums:
 
     Example:
         >>> sums = AttentionPatternSums(size=2)
-        >>> sums.update({"layer1": torch.eye(3)[None, None]}, torch.ones(1, 3, dtype=torch.bool))
+        >>> tokens = torch.ones(1, 3, dtype=torch.bool)
+        >>> sums.add("layer1", pattern_sums("layer1", torch.eye(3)[None, None], tokens, size=2))
         >>> sums.result()["layer1"].scores["itself"], sums.result()["layer1"].map[0]
         (tensor([1.], dtype=torch.float64), tensor([[1., 0.],
                 [0., 1.]], dtype=torch.float64))
@@ -187,38 +226,10 @@ class AttentionPatternSums:
     size: int
     _sums: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def update(
-        self,
-        attentions: Mapping[str, Tensor],
-        tokens: Bool[Tensor, "batch time"],
-        special: Bool[Tensor, "batch time"] | None = None,
-        segments: Int[Tensor, "batch time"] | None = None,
-    ) -> None:
-        """Add a batch.
-
-        Args:
-            attentions: weights of each site, (batch, heads, query, key), with one time for all.
-            tokens: as in :func:`attention_scores`, like the other two.
-            special: whether each token is a special one.
-            segments: the segment of each token.
-
-        Raises:
-            ValueError: if batch or time of the weights are not those of the tokens.
-        """
-        for site, attention in attentions.items():
-            check_map_shape(f"attention of {site!r}", attention, tokens)
-            p, total, valid = on_tokens(attention, tokens)
-            for name, (score, there) in _scores(p, total, valid, tokens, special, segments).items():
-                parts = score.where(there, 0), there
-                self._add(site, name, torch.stack([exact_float(part).sum((0, 2)) for part in parts]))
-            n = min(self.size, attention.shape[2])
-            both = valid[:, :, :n, None] & tokens[:, None, None, :n]
-            rows = (p[:, :, :n, :n] / total[:, :, :n, None]).where(both, 0)
-            maps = torch.stack([exact_float(part).sum(0) for part in (rows, both)])
-            self._add(site, "map", F.pad(maps, (0, self.size - n, 0, self.size - n)))
-
-    def _add(self, site: str, name: str, sums: Tensor) -> None:
-        self._sums[site, name] = self._sums.get((site, name), 0) + sums
+    def add(self, site: str, sums: Mapping[str, Tensor]) -> None:
+        """Add the :func:`pattern_sums` of a batch."""
+        for name, value in sums.items():
+            self._sums[site, name] = self._sums.get((site, name), 0) + value
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""

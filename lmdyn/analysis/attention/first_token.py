@@ -11,7 +11,7 @@ from lmdyn.analysis.attention.attention_scores import check_map_shape, on_tokens
 from lmdyn.analysis.statistics.distributed import all_reduce_sums
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["FirstToken", "FirstTokenSums", "first_token_attention"]
+__all__ = ["FirstToken", "FirstTokenSums", "first_token_attention", "first_token_sums"]
 
 
 def first_token_attention(
@@ -74,6 +74,18 @@ class FirstToken:
     equal: float
 
 
+def first_token_sums(
+    attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
+) -> Float[Tensor, "2 _"]:
+    """Return sums of :func:`first_token_attention` by head, then of equal weights, and numbers of queries; float64."""
+    own, equal, valid = _first_token(attention, tokens)
+    pairs = (own, valid), (equal[:, None], valid.any(1, keepdim=True))
+    parts = [
+        [exact_float(each).sum((0, 2)) for each in (value.where(there, 0), there)] for value, there in pairs
+    ]
+    return torch.stack([torch.cat(both) for both in zip(*parts, strict=True)])
+
+
 class FirstTokenSums:
     """Streaming float64 sums of :func:`first_token_attention` by attention site; two ranks give the means of one.
 
@@ -86,9 +98,8 @@ class FirstTokenSums:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[
-            str, Tensor
-        ] = {}  # (2, heads + 1): weights by head and equal ones; numbers of queries
+        # (2, heads + 1): weights by head and equal ones; numbers of queries
+        self._sums: dict[str, Tensor] = {}
 
     def update(self, attentions: Mapping[str, Tensor], tokens: Bool[Tensor, "batch time"]) -> None:
         """Add a batch: the weights (batch, heads, query, key) of each site.
@@ -97,14 +108,11 @@ class FirstTokenSums:
             ValueError: if batch or time of the weights are not those of the tokens.
         """
         for site, attention in attentions.items():
-            own, equal, valid = _first_token(attention, tokens)
-            pairs = (own, valid), (equal[:, None], valid.any(1, keepdim=True))
-            parts = [
-                [exact_float(each).sum((0, 2)) for each in (value.where(there, 0), there)]
-                for value, there in pairs
-            ]
-            sums = torch.stack([torch.cat(both) for both in zip(*parts, strict=True)])
-            self._sums[site] = self._sums.get(site, 0) + sums
+            self.add(site, first_token_sums(attention, tokens))
+
+    def add(self, site: str, sums: Float[Tensor, "2 _"]) -> None:
+        """Add the :func:`first_token_sums` of a batch."""
+        self._sums[site] = self._sums.get(site, 0) + sums
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""

@@ -185,9 +185,8 @@ class HeadDivergence:
         matched = [own for own, _ in self.matches()]
         for heads, numbers in (("same", range(self.uniform.shape[1])), ("matched", matched)):
             means = (self.by_head("jensen_shannon", heads).sum(0) / self.queries.sum()).tolist()
-            for head, value in zip(
-                numbers, means, strict=False
-            ):  # no heads are the same if their numbers differ
+            # no heads are the same if their numbers differ
+            for head, value in zip(numbers, means, strict=False):
                 yield f"{_NAMES.get(heads, heads)}_jensen_shannon", head, value, None
 
 

@@ -1,7 +1,7 @@
 """Observation of a module without side effects: activations, gradients and attention at named sites."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -87,9 +87,11 @@ def _restore_buffers(buffers: list[tuple[Module, str, Tensor, Tensor, int]]) -> 
                 buffer.copy_(value)
 
 
-def _writes(tensor: Tensor) -> int:
-    """Return how often a tensor was written to; inference mode does not count."""
-    return 0 if tensor.is_inference() else tensor._version
+def _writes(value: Any) -> int:
+    """Return how often a tensor, or those in a tuple, were written to; inference mode does not count."""
+    if isinstance(value, tuple):
+        return sum(map(_writes, value))
+    return 0 if not isinstance(value, Tensor) or value.is_inference() else value._version
 
 
 def _is_compiled(module: Module) -> bool:
@@ -185,13 +187,13 @@ class Capture:
         return {name: tensor.detach() for name, tensor in _by_run(self._outputs).items()}
 
     @property
-    def attentions(self) -> dict[str, Tensor]:
-        """Return the detached weights of each attention site, (batch, heads, query, key), with rows of sum 1.
+    def attentions(self) -> dict[str, Any]:
+        """Return the detached weights of each attention site, (batch, heads, query, key), or what was read of them.
 
         Raises:
             RuntimeError: if the module of an attention site did not run, or if its weights were overwritten in place.
         """
-        return {name: tensor.detach() for name, tensor in _by_run(self._attentions).items()}
+        return _by_run(self._attentions)
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
         """Compute the gradient of ``loss`` with respect to each site's activation, in the activation's shape.
@@ -215,7 +217,7 @@ class Capture:
 class _Captured:
     """A tensor and its number of writes at its capture; writes to views and detached tensors also count."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
         self._version = _writes(tensor)
 
@@ -233,7 +235,7 @@ def _overwritten(seen: Mapping[str, list[_Captured]]) -> list[str]:
     return [name for name, runs in seen.items() if any(captured.overwritten for captured in runs)]
 
 
-def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
+def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Any]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
         raise RuntimeError(
@@ -258,6 +260,7 @@ def capture(
     *,
     attention_sites: Mapping[str, str] | None = None,
     gradients: bool = False,
+    read: Callable[[str, Tensor], Any] | None = None,
 ) -> Iterator[Capture]:
     """Capture activations at ``sites`` during the forward passes in this context.
 
@@ -272,6 +275,8 @@ def capture(
         attention_sites: path of an attention module by display name, whose weights are captured.
         gradients: whether to keep the graph for :meth:`Capture.gradients`; frozen parameters are supported, because
             the captured tensors themselves then require grad.
+        read: what to keep of the weights of an attention site, called with its name and its weights when its module
+            has run; None keeps the weights, of all sites at the same time.
 
     Yields:
         The :class:`Capture`.
@@ -319,7 +324,8 @@ def capture(
                     "1: name an attention module of a model with eager attention, or the dropout that the weights pass "
                     "through"
                 )
-            seen._attentions[name].append(_Captured(weights.detach()))
+            weights = weights.detach()
+            seen._attentions[name].append(_Captured(weights if read is None else read(name, weights)))
 
     with ExitStack() as stack:
         if attention_modules:

@@ -272,9 +272,8 @@ def documents_of(batch: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         name: pad_sequence(
-            [
-                part for part in value.flatten().split(sizes) if len(part) > 1
-            ],  # nothing to predict, or padding
+            # nothing to predict, or padding
+            [part for part in value.flatten().split(sizes) if len(part) > 1],
             batch_first=True,
             padding_value=-100 if name == "labels" or name.startswith("target_") else 0,
         )

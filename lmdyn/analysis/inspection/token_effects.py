@@ -142,9 +142,8 @@ def _measured(
                 scale, finite = max(scale, _scale(before[i])), finite or bool(before[i].isfinite().any())
                 altered = tokens.clone()
                 where = rows[changed], positions[changed]
-                altered[where] = ids[
-                    torch.searchsorted(ids, tokens[where], right=True) % len(ids)
-                ]  # the next
+                # the next
+                altered[where] = ids[torch.searchsorted(ids, tokens[where], right=True) % len(ids)]
                 found = _change(before[i], logits_for(batch, altered)[windows[i]])
                 unaltered = torch.cat([found[~changed].flatten(), _change(before[i], again[i]).flatten()])
                 noise = max(noise, float(unaltered.nan_to_num(0.0, 0.0).amax()))
@@ -188,9 +187,8 @@ def _change(before: Tensor, after: Tensor) -> Tensor:
 
 def _special_ids(module: nn.Module) -> list[int]:
     """Return the ids of special tokens in the configurations of transformers' models."""
-    configs = [
-        getattr(m, "config", None) for m in module.modules()
-    ]  # a user's may be a dict, or anything else
+    # a user's may be a dict, or anything else
+    configs = [getattr(m, "config", None) for m in module.modules()]
     settings = [c if isinstance(c, Mapping) else getattr(c, "__dict__", {}) for c in configs]
     given = [v for of in settings for name, v in of.items() if str(name).endswith("_token_id")]
     flat = (v for value in given for v in (value if isinstance(value, (list, tuple)) else [value]))

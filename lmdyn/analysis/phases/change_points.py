@@ -259,9 +259,8 @@ class _Pieces:
 
     def __init__(self, x: Array, most: int) -> None:
         self._x = x
-        halves = np.interp(
-            np.arange(0, len(x) - 0.5, 0.5), np.arange(len(x)), x
-        )  # observations and between them
+        # observations and between them
+        halves = np.interp(np.arange(0, len(x) - 0.5, 0.5), np.arange(len(x)), x)
         inner = halves[2 * _APART : -2 * _APART]
         self._sets: list[list[tuple[float, ...]]] = [[]]
         self._projections: list[list[Array]] = [[]]

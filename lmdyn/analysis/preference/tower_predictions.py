@@ -108,9 +108,8 @@ class TowerPredictions:
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
         log_p = log_p.detach().double()
         p = log_p.exp()
-        products = [
-            p[tower] * p[tower:] for tower in range(self.towers)
-        ]  # indexing by self._pairs would synchronize
+        # indexing by self._pairs would synchronize
+        products = [p[tower] * p[tower:] for tower in range(self.towers)]
         terms = torch.cat([torch.ones_like(p[:1]), p, log_p, *products])
         self._sums = self._sums.to(p.device)  # copies to the device in the first update only
         self._sums.index_add_(0, row, terms.T)

@@ -151,9 +151,8 @@ def fit(
         if update % classifier.evaluate_every and update < classifier.max_updates:
             continue
         f1 = _score(model, validation, loss)
-        better = (f1 > best_f1) & (
-            stale < classifier.patience
-        )  # a site that has stopped is trained on, unread
+        # a site that has stopped is trained on, unread
+        better = (f1 > best_f1) & (stale < classifier.patience)
         best_f1, best_update = torch.where(better, f1, best_f1), torch.where(better, update, best_update)
         stale = torch.where(better, 0, stale + 1)
         for kept, parameter in zip(best, model.parameters, strict=True):

@@ -51,9 +51,8 @@ class GroupedMeans:
         """
         if groups.device.type == "mps":  # does not support float64
             groups, values = groups.cpu(), {name: value.cpu() for name, value in values.items()}
-        if (
-            groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups
-        ):  # no synchronization elsewhere
+        # no synchronization elsewhere
+        if groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups:
             raise ValueError(f"expected group numbers below {self.n_groups}, got {int(groups.max())}")
         inside = groups >= 0
         for name, value in values.items():

@@ -84,12 +84,9 @@ class MeanOverSeeds(NamedTuple):
 
 
 def _interval(mean: float, error: float, df: float, confidence: float) -> tuple[float, float]:
-    half = 0.0 if error == 0 else _quantile(df, confidence) * error  # NaN stays NaN
+    quantile = float(scipy.special.stdtrit(min(df, 1e9), 0.5 + confidence / 2))
+    half = 0.0 if error == 0 else quantile * error  # NaN stays NaN
     return mean - half, mean + half
-
-
-def _quantile(df: float, confidence: float) -> float:
-    return float(scipy.special.stdtrit(min(df, 1e9), 0.5 + confidence / 2))
 
 
 def _tail(distance: float, error: float, df: float) -> float:

@@ -83,9 +83,8 @@ def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[f
         return None
     sums = [np.concatenate([[0.0], np.cumsum(r)]) for r in ranked]
     with np.errstate(divide="ignore"):  # words of frequency 0
-        logs = [
-            np.log((s[size:] - s[:-size]) / size) for s in sums
-        ]  # in descending order, because frequencies are
+        # in descending order, because frequencies are
+        logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]
     # for each range of the first list, the nearest averages in the second
     right = np.searchsorted(-logs[1], -logs[0])
     candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])

@@ -264,9 +264,8 @@ class EncodedTexts:
             logits = logits_at(module, _batch(ids), at, self._forward)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         asked = [piece for row in rows for piece in row.asked]
-        places = (
-            (at.flatten().cumsum(0) - 1).view_as(at).tolist()
-        )  # a place may predict several texts' pieces
+        # a place may predict several texts' pieces
+        places = (at.flatten().cumsum(0) - 1).view_as(at).tolist()
         of_row = torch.tensor(
             [places[b][i] for b, row in enumerate(rows) for i in row.at], dtype=torch.long, device=ids.device
         )
@@ -527,9 +526,8 @@ def _causal_rows(
     for place, text in zip(firsts, encoded, strict=True):
         sequence = [*start, *text.ids[:-1]] if text.ids else []
         length = len(sequence)
-        first = 1 - len(
-            start
-        )  # the piece predicted at the first position; after several start tokens, the last one predicts
+        # the piece predicted at the first position; after several start tokens, the last one predicts
+        first = 1 - len(start)
         begin, done = 0, max(0, -first)
         while done < length:
             end = length if context is None else min(length, begin + context)

@@ -145,9 +145,8 @@ def masked_copies(
     if "attention_mask" in tensors:
         steps = torch.arange(1, shape[1] + 1, device=chosen.device)
         lengths = (tensors["attention_mask"].ne(0) * steps).amax(1)
-    chosen = chosen[
-        lengths[words.row[chosen]].argsort(stable=True)
-    ]  # similar lengths together, for little padding
+    # similar lengths together, for little padding
+    chosen = chosen[lengths[words.row[chosen]].argsort(stable=True)]
     ends = lengths[words.row[chosen]].cpu()
     start = 0
     while start < len(chosen):

@@ -11,11 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, pattern_sums
+from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.callbacks.attention.attention_figures import map_figures
 from lmdyn.callbacks.observing.checked_fields import From
-from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.probe import ObservedBatch, tokens_of
 from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums
@@ -111,12 +112,18 @@ class AttentionPatterns(StreamingObserver):
         """Return sums of scores and maps."""
         return {"patterns": partial(AttentionPatternSums, self.size)}
 
-    def update(self, seen: ObservedBatch, sums: Sums) -> None:
-        """Add the weights of a batch."""
+    def read_weights(self, batch: Batch, path: str, weights: Tensor) -> dict[str, Tensor]:
+        """Return the sums of a batch at one site."""
         special: Tensor | None = None
-        if len(self.special) and "input_ids" in seen.batch:
-            special = torch.isin(seen.batch["input_ids"], self.special.to(seen.batch["input_ids"].device))
-        sums["patterns"].update(seen.attentions, seen.tokens, special, seen.batch.get("token_type_ids"))
+        if len(self.special) and "input_ids" in batch:
+            special = torch.isin(batch["input_ids"], self.special.to(batch["input_ids"].device))
+        segments = batch.get("token_type_ids")
+        return pattern_sums(path, weights, tokens_of(batch), special, segments, size=self.size)
+
+    def update(self, seen: ObservedBatch, sums: Sums) -> None:
+        """Add the sums of a batch."""
+        for site, found in seen.attentions.items():
+            sums["patterns"].add(site, found)
 
     def rows(self, sums: Sums) -> Iterator[Row | pd.DataFrame]:
         """Yield the scores of heads and their maps."""

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.attention.first_token import FirstTokenSums
+from lmdyn.analysis.attention.first_token import FirstTokenSums, first_token_sums
 from lmdyn.analysis.geometry.intrinsic_dimension import intrinsic_dimension
 from lmdyn.analysis.geometry.rectifiers import UnitSigns, find_rectifiers
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
 from lmdyn.analysis.geometry.spectrum import power_law, white_noise_rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums
-from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.analysis.inspection.forward import Batch, device_of
 from lmdyn.callbacks.observing.amounts import count_tokens, site_widths
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
-from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors, tokens_of
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums
@@ -223,6 +223,10 @@ class Geometry(StreamingObserver):
         sample = partial(SampledRows, self.max_samples)
         return {"vectors": VectorSums, "sample": sample, "signs": UnitSigns, "first": FirstTokenSums}
 
+    def read_weights(self, batch: Batch, path: str, weights: Tensor) -> Tensor:
+        """Return the sums of weights on the first token of each row."""
+        return first_token_sums(weights, tokens_of(batch))
+
     def update(self, seen: ObservedBatch, sums: Sums) -> None:
         """Add a batch: vectors of all tokens and of last ones, signs of units, attention to the first token."""
         mask = seen.tokens
@@ -243,7 +247,8 @@ class Geometry(StreamingObserver):
             sums["sample", over].update(own, of_sites)
         for name, x in self.at("activation_functions", seen.activations).items():
             sums["signs", name].update(token_vectors(name, x, mask).flatten(0, 1)[everything])
-        sums["first"].update(seen.attentions, mask)
+        for name, first in seen.attentions.items():
+            sums["first"].add(name, first)
 
     def rows(self, sums: Sums) -> Iterator[Row]:
         """Yield the numbers of each set of vectors, of units and of heads."""

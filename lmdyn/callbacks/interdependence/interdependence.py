@@ -404,9 +404,8 @@ class Interdependence(Observer):
             site.eq("hidden") if site.eq("hidden").any() else site.eq(site.iloc[0] if len(rows) else "")
         )
         whole = rows["syntactic"].isna() & rows["pos_class"].isna()
-        ends = rows["step"].isin(
-            [rows["step"].min(), rows["step"].max()]
-        )  # the first is the baseline of the last
+        # the first is the baseline of the last
+        ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])
         plain = ~quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)") & quantity.ne("pairs")
         return rows[whole & of_space & plain | ends & (whole | of_space & quantity.ne("pairs"))]
 

@@ -156,9 +156,8 @@ def where_curves_are(logger: Any) -> str:
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logger.log_dir)]
         return shlex.join(command)
     if isinstance(logger, WandbLogger):
-        return str(
-            logger.experiment.url or f"wandb sync {Path(logger.experiment.dir).parent}"
-        )  # no address offline
+        # no address offline
+        return str(logger.experiment.url or f"wandb sync {Path(logger.experiment.dir).parent}")
     return f"{type(logger).__name__}: {logger.log_dir or logger.save_dir or logger.version}"
 
 

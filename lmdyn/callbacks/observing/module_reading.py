@@ -422,9 +422,8 @@ def _checked_embeddings(module: Module, text: Tensor, tokenizer: Any) -> Iterato
                 "or call model.resize_token_embeddings(len(tokenizer)) before training"
             )
 
-    plain = [
-        m for m in module.modules() if type(m).forward is nn.Embedding.forward
-    ]  # excludes positions with other names
+    # excludes positions with other names
+    plain = [m for m in module.modules() if type(m).forward is nn.Embedding.forward]
     handles = [m.register_forward_pre_hook(check) for m in plain]
     try:
         yield

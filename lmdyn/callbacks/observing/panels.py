@@ -206,9 +206,8 @@ def _draw_bands(ax: Axes, finite: DataFrame, facet: _Facet, looks: Mapping[Any, 
     ends = {end: facet.rows(finite, end) for end in ("_error", "_low", "_high")}
     if not any(map(len, ends.values())):
         return
-    middle, error, low, high = (
-        wide(rows, facet.by, facet.x) for rows in (facet.rows(finite), *ends.values())
-    )
+    tables = facet.rows(finite), *ends.values()
+    middle, error, low, high = (wide(rows, facet.by, facet.x) for rows in tables)
     for name, look in looks.items():
         if name in low and name in high:
             steps = low[name].dropna().index  # a line may have fewer steps than others

@@ -66,7 +66,7 @@ class ObservedBatch:
         start: (batch,) long number of positions of its stream before each row.
         activations: detached activation by site.
         gradients: gradient of the summed token loss with respect to the activation, by site.
-        attentions: weights (batch, heads, query, key) by attention site.
+        attentions: weights (batch, heads, query, key) by attention site, or what :attr:`Watch.read` returns of them.
         losses_once: function that computes :attr:`losses` once for all consumers of this batch; None computes them
             here.
     """
@@ -77,7 +77,7 @@ class ObservedBatch:
     start: Int[Tensor, "batch"]
     activations: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
-    attentions: Mapping[str, Tensor] = field(default_factory=dict)
+    attentions: Mapping[str, Any] = field(default_factory=dict)
     losses_once: Callable[[], Tensor] | None = None
 
     @cached_property
@@ -95,8 +95,13 @@ class ObservedBatch:
     @property
     def tokens(self) -> Bool[Tensor, "batch time"]:
         """Mask of positions with a token of the text, that is, all except padding."""
-        mask = self.batch.get("attention_mask")
-        return torch.ones_like(text_of(self.batch), dtype=torch.bool) if mask is None else mask.bool()
+        return tokens_of(self.batch)
+
+
+def tokens_of(batch: Batch) -> Bool[Tensor, "batch time"]:
+    """Return the mask of positions with a token of the text, that is, all except padding."""
+    mask = batch.get("attention_mask")
+    return torch.ones_like(text_of(batch), dtype=torch.bool) if mask is None else mask.bool()
 
 
 class Consumer(Protocol):
@@ -169,20 +174,13 @@ class ProbeSet:
         self.labels = labels
         self.decodes = decodes
         read_as = (tuple(sorted(names.items())) if names else (), labels)
-        self.data: object = (
-            loader  # a reference to what has the identity, so that no other object gets its id
-        )
+        self.data: object = loader  # a reference to what has the identity: no other object gets its id
         self.source: tuple[Any, ...] = (self.fingerprint or (identity or id(loader), limited), *read_as)
 
     def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
         """Return the same data in the batches that have one of these fingerprints; self if there are none."""
-        if (
-            not fingerprints
-            or self.fingerprint in {None, *fingerprints}
-            or not offers(self.loader, Recuttable)
-        ):
-            return self
-        loader = self.loader.recut(fingerprints)
+        same = not fingerprints or self.fingerprint in {None, *fingerprints}
+        loader = self.loader.recut(fingerprints) if offers(self.loader, Recuttable) and not same else None
         if loader is None:
             return self
         return ProbeSet(
@@ -202,10 +200,8 @@ class ProbeSet:
     def counted(self, rank: int = 0, world_size: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield :meth:`batches`, each with the number of tokens before it, of all ranks; 0 for lmdyn's streams."""
         for tokens, batch in self.given(rank, world_size):
-            yield (
-                tokens,
-                next_token_labels(batch) if self.labels == "next" else text_labels(batch, self.decodes),
-            )
+            shifted = self.labels == "next"
+            yield tokens, next_token_labels(batch) if shifted else text_labels(batch, self.decodes)
 
     def given(self, rank: int = 0, world_size: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the batches of :meth:`counted` with their labels as the loader gives them."""
@@ -264,9 +260,8 @@ def text_digest(probe: ProbeSet | None, module: Module) -> str | None:
     if batch is None:
         return None
     text = text_of(batch).detach().cpu().contiguous()
-    return hashlib.sha256(f"{tuple(text.shape)} {text.dtype}".encode() + text.numpy().tobytes()).hexdigest()[
-        :16
-    ]
+    digest = hashlib.sha256(f"{tuple(text.shape)} {text.dtype}".encode() + text.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 class TrainingPart:
@@ -360,6 +355,8 @@ class Watch:
         attention_sites: the same for attention modules whose weights it reads.
         gradients: whether it reads :attr:`ObservedBatch.gradients`.
         max_tokens: number of tokens, of all ranks, after which it receives no further batches; None for all.
+        read: function (batch, path of the module, weights), called when an attention module has run; the consumer
+            receives what it returns, by default the weights.
     """
 
     consumer: Consumer
@@ -367,6 +364,7 @@ class Watch:
     attention_sites: Mapping[str, str] = field(default_factory=dict)
     gradients: bool = False
     max_tokens: int | None = None
+    read: Callable[[Batch, str, Tensor], Any] = lambda batch, path, weights: weights
 
 
 def probe_pass(
@@ -386,11 +384,20 @@ def probe_pass(
     rank, world_size = rank_and_world_size()
     read = Reader(module, forward)
     gradients = any(w.gradients for w in watches)
+    batch: Batch = {}
+
+    def of_watches(path: str, weights: Tensor) -> tuple[Any, ...]:
+        return tuple(
+            w.read(batch, path, weights) if path in w.attention_sites.values() else None for w in watches
+        )
+
     sites, attention_sites = (
         {path: path for paths in of for path in paths.values()}
         for of in ([w.sites for w in watches], [w.attention_sites for w in watches])
     )
-    with capture(module, sites, attention_sites=attention_sites, gradients=gradients) as seen:
+    with capture(
+        module, sites, attention_sites=attention_sites, gradients=gradients, read=of_watches
+    ) as seen:
         start = torch.zeros(0, dtype=torch.int64)
         for number, (batch, before) in enumerate(_in_step(module, probe, rank, world_size)):
             batch = to_device(batch, device)
@@ -411,14 +418,15 @@ def probe_pass(
                 _losses_once(logits.detach(), batch, losses),
             )  # fmt: skip
             with torch.no_grad():
-                for watch in watches:
+                for i, watch in enumerate(watches):
                     if watch.max_tokens is not None and before >= watch.max_tokens:
                         continue
+                    attentions = _named(whole.attentions, watch.attention_sites)
                     view = replace(
                         whole,
                         activations=_named(whole.activations, watch.sites),
                         gradients=_named(whole.gradients, watch.sites),
-                        attentions=_named(whole.attentions, watch.attention_sites),
+                        attentions={name: found[i] for name, found in attentions.items()},
                     )
                     watch.consumer.update(view)
             start = start + length
@@ -433,8 +441,8 @@ def _losses_once(logits: Tensor, batch: Batch, known: Tensor | None) -> Callable
     return cache(lambda: token_losses(logits.float(), labels_of(batch)))
 
 
-def _named(captured: Mapping[str, Tensor], paths: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return the captured tensors of a consumer's sites by its names; ``name@i`` is the i-th run of a module."""
+def _named(captured: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was captured at a consumer's sites by its names; ``name@i`` is the i-th run of a module."""
     return {
         name + found.removeprefix(path): tensor
         for name, path in paths.items()

@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.attention_weights import switches_attention
+from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.sites import Kind
 from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.callbacks.observing.observer import Observer
@@ -82,6 +83,13 @@ class StreamingObserver(Observer, ABC):
         """Return functions that make empty sums, by the name of their kind: see :class:`Sums`."""
         raise NotImplementedError
 
+    def read_weights(self, batch: Batch, path: str, weights: Tensor) -> Any:
+        """Return what is kept of an attention module's weights when it has run: all of them by default.
+
+        The result is in ``seen.attentions`` in :meth:`update`. A smaller one frees the weights before the next layer.
+        """
+        return weights
+
     def update(self, seen: ObservedBatch, sums: Sums) -> None:
         """Add a batch to the sums; ``seen`` has the sites that the observer watches, see :meth:`at`."""
         raise NotImplementedError
@@ -126,9 +134,9 @@ class StreamingObserver(Observer, ABC):
     def watch(self, module: Module, step: int) -> Watch:
         """Return what the observer receives of a pass, with a new accumulator."""
         sites, attention = self._all_paths()
-        return Watch(
-            self.accumulator(module, step), sites, attention, self.gradients, self.probe_set.max_tokens
-        )
+        most = self.probe_set.max_tokens
+        accumulator = self.accumulator(module, step)
+        return Watch(accumulator, sites, attention, self.gradients, most, self.read_weights)
 
     def _all_paths(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         if not self.watches:

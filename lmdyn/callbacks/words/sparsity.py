@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from pyarrow.compute import field
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.concentration import (
@@ -251,6 +252,10 @@ class Sparsity(StreamingObserver):
             "units": partial(GroupedMeans, 1),
         }
 
+    def read_weights(self, batch: Batch, path: str, weights: Tensor) -> dict[str, Tensor]:
+        """Return the mean entropies of each token."""
+        return mean_entropies(weights)
+
     def update(self, seen: ObservedBatch, sums: Sums) -> None:
         """Add χ of each token to the means of the word that it predicts, and of the word that it reads."""
         labels = seen.labels
@@ -271,9 +276,8 @@ class Sparsity(StreamingObserver):
                 # a position without a label has no loss of its own: NaN if no other reaches it
                 norm = torch.where(norm.isnan(), torch.inf, norm)
                 values[f"l1_gradient/{name}"] = torch.where((labels == -100) & (norm == 0), torch.nan, norm)
-        for name, weights in seen.attentions.items():
-            for kind, entropy in mean_entropies(weights).items():
-                values[f"{kind}/{name}"] = entropy
+        for name, entropies in seen.attentions.items():
+            values |= {f"{kind}/{name}": entropy for kind, entropy in entropies.items()}
         flat = {name: value.flatten() for name, value in values.items()}
         concentrations = {name: value for name, value in flat.items() if not name.startswith("l1_")}
         blocks = sums["blocks"].of(seen).flatten()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lmdyn.analysis.attention.attention_scores as module
-from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores, pattern_sums
 from lmdyn.analysis.statistics import distributed
 
 N = 6
@@ -107,7 +107,8 @@ def test_a_row_on_padding_alone_has_no_score():
 def filled(batches, size=4):
     sums = AttentionPatternSums(size)
     for p, tokens, special, segments in batches:
-        sums.update({"a": p, "b": p.flip(1)}, tokens, special, segments)
+        for site, weights in (("a", p), ("b", p.flip(1))):
+            sums.add(site, pattern_sums(site, weights, tokens, special, segments, size=size))
     return sums
 
 

@@ -1,5 +1,7 @@
 """Probe sets and the pass over them."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -109,3 +111,55 @@ def test_lists_of_ids_are_batches_unless_rows_differ_in_length():
     assert torch.equal(batch["input_ids"], torch.tensor([[1, 2], [3, 4]]))
     with pytest.raises(ValueError, match="rows of equal length in `input_ids`"):
         list(ProbeSet([{"input_ids": [[1, 2], [3]]}]).batches())
+
+
+class Attention(nn.Module):
+    """Weights of two runs of one attention, which calls the fused function."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(9, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 9)
+
+    def forward(self, input_ids):
+        x = self.embedding(input_ids)
+        for _ in range(2):
+            x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(x)
+
+
+class Kept:
+    """Consumer that keeps what it receives."""
+
+    def update(self, seen):
+        self.found = dict(seen.attentions)
+
+
+def test_weights_are_read_as_they_arise_and_not_kept():
+    alive = []
+
+    def read(batch, path, weights):
+        assert path == "attention"
+        assert batch["input_ids"].shape == (2, 5)
+        assert sum(reference() is not None for reference in alive) == 0  # the first run's are gone
+        alive.append(weakref.ref(weights))
+        return weights.sum((0, 2))
+
+    ids = torch.arange(10).view(2, 5) % 9
+    probe, sites = ProbeSet([{"input_ids": ids, "labels": ids}]), {"a": "attention"}
+    module = Attention()
+    reader, whole = Watch(Kept(), attention_sites=sites, read=read), Watch(Kept(), attention_sites=sites)
+    probe_pass(module, probe, [Watch(Kept()), reader])
+    alone = reader.consumer.found
+    assert list(alone) == ["a@0", "a@1"]
+    alive.clear()
+    with pytest.raises(AssertionError, match="1 == 0"):  # another consumer keeps all weights
+        probe_pass(module, probe, [whole, reader])
+    probe_pass(
+        module,
+        probe,
+        [whole, Watch(reader.consumer, attention_sites=sites, read=lambda *of: of[2].sum((0, 2)))],
+    )
+    for name, weights in whole.consumer.found.items():
+        assert torch.equal(weights.sum((0, 2)), alone[name])
+        assert torch.equal(weights.sum((0, 2)), reader.consumer.found[name])

@@ -82,9 +82,8 @@ def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> li
     if name is None or not rows:
         return rows
     ids = rows[0][name]
-    middle = torch.tensor([ids.shape[1] // 2]).to(
-        ids.device
-    )  # at the ends of a text, transformers warn of padding
+    # at the ends of a text, transformers warn of padding
+    middle = torch.tensor([ids.shape[1] // 2]).to(ids.device)
     changed = [
         ids[:, :1].expand_as(ids).contiguous(),
         torch.where(ids > 1, ids - 1, ids + 1),  # avoids 0, which is often padding

@@ -49,9 +49,8 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
                 label, (x, y), xytext=away, textcoords="offset points", ha=ha, va=va, fontsize=fontsize, color=colour,
                 parse_math=False,
             )  # fmt: skip
-            box = text.get_window_extent(renderer).padded(
-                2
-            )  # letters are not of the same size at each resolution
+            # letters are not of the same size at each resolution
+            box = text.get_window_extent(renderer).padded(2)
             inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
             if inside and not any(box.overlaps(other) for j, other in enumerate(taken) if j != i):
                 taken.append(box)
