@@ -291,7 +291,7 @@ class Induction(Observer):
             for what, reason in reasons.items():
                 if reason:
                     yield Finding("module", f"{what} is left out: {reason}", stops=False)
-        heads, time = sum(read.heads.values()), self._rows.shape[1]
+        heads, time = max(read.heads.values(), default=0), self._rows.shape[1]  # one layer at a time
         yield Cost(
             f"attention weights of {heads} heads on {_ROWS} rows of {time} tokens",
             4 * _ROWS * heads * time**2,
@@ -360,7 +360,7 @@ class Induction(Observer):
         with_losses = not self._read.no_losses
         found = RepeatedRows(shape, self.length, len(self._before), heads, with_losses=with_losses)
         sites = self.paths("attention_sites") if heads else {}
-        watch = Watch(found, attention_sites=sites)
+        watch = Watch(found, attention_sites=sites, read=found.read)
         probe_pass(module, ProbeSet(batches), [watch], forward=self.forward)
         found.reduce()
         return found

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.induction_scores import SCORES, induction_scores
 from lmdyn.analysis.inspection.batches import next_token_labels
-from lmdyn.analysis.inspection.forward import IGNORED
+from lmdyn.analysis.inspection.forward import IGNORED, Batch
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.parameters.loss_gradient import losses_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
@@ -76,12 +77,16 @@ class RepeatedRows:
         }
         self.losses = torch.zeros(shape, dtype=torch.float64)
 
+    def read(self, batch: Batch, path: str, weights: Tensor) -> Float[Tensor, "rows heads scores"]:
+        """Return the scores of the heads of an attention site on each row."""
+        found = induction_scores(weights, self._length, self._start)
+        return torch.stack([found[name] for name in SCORES], -1)
+
     def update(self, seen: ObservedBatch) -> None:
-        """Add a batch."""
+        """Add a batch, with what was read of each site."""
         rows = seen.rows.cpu()
-        for site, weights in seen.attentions.items():
-            found = induction_scores(weights, self._length, self._start)
-            self.scores[site][rows] = torch.stack([found[name] for name in SCORES], -1).cpu()
+        for site, scores in seen.attentions.items():
+            self.scores[site][rows] = scores.cpu()
         if self._with_losses:
             self.losses[rows] = exact_float(losses_of(seen.logits, seen.batch)).cpu()
 
