@@ -87,19 +87,25 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
 def _distinct(
     rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"], norms: Float[Tensor, "n"]
 ) -> Bool[Tensor, "n"]:
-    """Return which rows are not near to such a row before them; those that may be, by products, are compared."""
+    """Return which rows are not near to such a row before them; replace distances that products do not resolve."""
     kept = torch.ones(len(rows), dtype=torch.bool)
-    if len(rows):
-        exact = exact_float(rows)
-        tolerance = rounding(rows.dtype) * torch.linalg.vector_norm(exact) / len(exact) ** 0.5
-        limit = 2 * tolerance**2 + _PRODUCTS * norms.max()
-        some = (squared.amin(1) <= limit).nonzero()[:, 0]
-        distances = torch.cdist(exact[some], exact[some], compute_mode="donot_use_mm_for_euclid_dist")
-        first = torch.ones(len(some), dtype=torch.bool)
-        for i, near in enumerate((distances <= tolerance).cpu()):
-            first[i] = not bool((near & first)[:i].any())
-        kept[some.cpu()] = first
-    return kept.to(rows.device)
+    if not len(rows):
+        return kept.to(squared.device)
+    exact = exact_float(rows)
+    tolerance = rounding(rows.dtype) * torch.linalg.vector_norm(exact) / len(exact) ** 0.5
+    some = (squared.amin(1) <= 2 * tolerance**2 + _PRODUCTS * norms.max()).nonzero()[:, 0]
+    if len(some):
+        equal = torch.unique(exact[some], dim=0, return_inverse=True)[1]
+        first = torch.full_like(some, len(rows)).scatter_reduce(0, equal, some, "amin")
+        once = first[equal] == some
+        kept[some.cpu()] = once.cpu()
+        some = some[once]
+        distances = torch.cdist(exact[some], exact, compute_mode="donot_use_mm_for_euclid_dist")
+        squared[some], squared[:, some] = distances**2, distances.T**2
+        squared.fill_diagonal_(torch.inf)
+        for i, near in zip(some.tolist(), (distances <= tolerance).cpu(), strict=True):
+            kept[i] = not bool((near & kept)[:i].any())
+    return kept.to(squared.device)
 
 
 def _two_nn(rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"]) -> float:

@@ -42,6 +42,13 @@ def test_it_is_the_definition():
         assert whole(factor * x) == pytest.approx(naive(x), rel=1e-10)
 
 
+def test_clusters_far_apart_have_their_own_neighbours():
+    """Distances that are below the rounding errors of products of the vectors."""
+    x = torch.randn(80, 4, generator=generator(), dtype=F64)
+    x[::2, 0] += 1e8
+    assert whole(x) == pytest.approx(naive(x), rel=1e-6)
+
+
 @pytest.mark.parametrize("d", [3, 40])
 def test_it_is_that_of_scikit_dimension(d):
     skdim = pytest.importorskip("skdim.id")
