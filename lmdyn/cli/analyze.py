@@ -202,7 +202,7 @@ def analyze(
     for sentence in weights.audit(stamps):
         log.warning("weights audit: %s", sentence)
     n_there = sum(map(len, there.values()))
-    log.info("lmdyn made %d observations; %d existed already", work.made, n_there)
+    log.info("new observations: %d; existing observations: %d", work.made, n_there)
     work.raise_failures()
     return work.made
 
@@ -232,7 +232,7 @@ def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapp
     from lmdyn.models.pretrained import cached_folder
 
     if keep < (least := 2 * shard[1]):  # the observed one, and the next one
-        raise ValueError(f"--keep {keep}: expected {least} or more, two for each of {shard[1]} workers")
+        raise ValueError(f"--keep {keep}: expected {least} or more, two for each worker")
     return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE))
 
 
@@ -257,7 +257,7 @@ def _asked(
     last = max(subject.paths)
     if scheduled and (of := [o.name for o in chosen if o.schedule.amounts]):
         raise ValueError(
-            f"--scheduled requires steps, but {', '.join(of)} counts amounts of text: omit --scheduled, or name steps"
+            f"--scheduled requires steps, but the schedule of {', '.join(of)} has tokens or words: omit --scheduled"
         )
 
     def due(observer: Observer, step: int) -> bool:
@@ -282,7 +282,8 @@ def _observing(observe: Sequence[str]) -> Config:
     names = {snake_case(name): name for name in classes} | {name: name for name in classes}
     for name in observe:
         if name not in names:
-            raise ValueError(f"--observe: lmdyn has no observer {name!r}{did_you_mean(name, classes)}")
+            near = did_you_mean(name, classes) or ":"
+            raise ValueError(f"--observe: unknown observer {name!r}{near} `lmdyn inspect MODEL` lists all")
     return {"trainer": {"callbacks": [{"class_path": f"lmdyn.callbacks.{names[name]}"} for name in observe]}}
 
 

@@ -156,9 +156,7 @@ def _device(name: str | None) -> str:
         torch.zeros(1).to(name)
     except Exception as error:  # raised by torch or by the backend's library
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"--device {name!r} is unavailable ({reason}): expected cpu, cuda, cuda:1, mps, …"
-        ) from error
+        raise ValueError(f"--device {name!r} is unavailable ({reason}): expected cpu, cuda, …") from error
     return name
 
 
@@ -320,7 +318,7 @@ def check(
     """
     if not any(word == "--config" or word.startswith("--config=") for word in rest):
         gone = any(word.startswith("--profile") for word in rest)
-        remedy = ". --profile was removed: check each configuration of the profile, --config lm.yaml --replay O.yaml"
+        remedy = ". --profile was removed: check each configuration, e.g. --config lm.yaml --replay o.yaml"
         raise ValueError(f"--config is missing: give --config FILE{remedy * gone}")
     from lmdyn.cli import check as checks
 

@@ -339,7 +339,7 @@ class LmdynCLI(LightningCLI):
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
                     f"{folder} stopped before its first full checkpoint and cannot restart with other settings "
-                    f"({'; '.join(changed.values())}). Use the previous settings or another folder, or remove this one"
+                    f"({'; '.join(changed.values())}). Use the previous settings or another folder, or remove {folder}"
                 )
             log.warning("the run %s stopped before its first full checkpoint: the run restarts", folder)
             return None

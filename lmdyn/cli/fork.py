@@ -277,8 +277,8 @@ def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
     if differ:
         name = min(differ)
         raise ValueError(
-            f"sizes cannot change in a fork, which continues with the run's weights. {len(differ)} tensors differ: "
-            f"{name} is {shapes.get(name)} in the checkpoint and would be {wanted.get(name)}"
+            f"sizes cannot change in a fork, which keeps the run's weights: omit the --set that changes sizes. "
+            f"{name} is {shapes.get(name, 'missing')} in the checkpoint and would be {wanted.get(name, 'missing')}"
         )
 
 
@@ -289,8 +289,8 @@ def _check_end(checkpoint: Settings, trainer: Any) -> None:
         most = trainer.get(name)
         if most is not None and 0 <= most <= done:
             raise ValueError(
-                f"no update is left to train: trainer.{name} is {most}, and the checkpoint is after step {step} and "
-                f"{epochs} whole epochs. Raise the setting: --set trainer.{name}={done + 1}"
+                f"no update is left to train: trainer.{name} is {most}, and the checkpoint is after step {step} "
+                f"(whole epochs: {epochs}). Raise the setting: --set trainer.{name}={done + 1}"
             )
 
 

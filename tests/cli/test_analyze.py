@@ -172,7 +172,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     main(["analyze", str(copy)])
-    assert "lmdyn made 0 observations; 3 existed already" in capsys.readouterr().err
+    assert "new observations: 0; existing observations: 3" in capsys.readouterr().err
     path = copy / "observations" / "learning_curves" / "000000002.parquet"
     path.write_bytes(b"PAR1 cut short")
     with pytest.raises(SystemExit):
@@ -180,7 +180,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     assert f"{path} cannot be read" in capsys.readouterr().err
     path.unlink()
     main(["analyze", str(copy)])
-    assert "lmdyn made 1 observations; 2 existed already" in capsys.readouterr().err
+    assert "new observations: 1; existing observations: 2" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_does_not_fit_names_what_does_not(run):

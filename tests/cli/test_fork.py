@@ -209,7 +209,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
         (
             27,
             "",
-            "no update is left to train: trainer.max_epochs is 3, and the checkpoint is after step 27 and 3 whole",
+            "no update is left to train: trainer.max_epochs is 3, and the checkpoint is after step 27 (whole",
         ),
         (10, "--set model.init_args.hidden_size=9", "sizes cannot change in a fork"),
         (10, "--set model.init_args.optimizer=torch.optim.Adam", "the state of SGD, but the fork would have Adam"),

@@ -159,7 +159,7 @@ def test_what_two_have_made_is_stored_once(run, whole, tmp_path, caplog):
     twice = lambda self, *given: add(self, *given) and add(self, *given)  # noqa: E731
     with caplog.at_level("INFO"), mock.patch.object(ObservationStore, "add", twice):
         assert analyze(run, out=out) == 0
-    assert "lmdyn made 0 observations; 4 existed already" in caplog.text
+    assert "new observations: 0; existing observations: 4" in caplog.text
     same(out, whole)
 
 
