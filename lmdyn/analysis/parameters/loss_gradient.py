@@ -85,7 +85,7 @@ def _mean(sums: Sequence[Tensor]) -> tuple[float, int]:
     own = torch.stack(list(sums)).sum(0).cpu() if sums else torch.zeros(2, dtype=torch.float64)
     loss, tokens = all_reduce_sum(own).tolist()
     if not tokens:
-        raise ValueError("no token of the text has a label: pass text with at least one label")
+        raise ValueError("no token of the text has a label: pass batches with at least one labelled token")
     return loss / tokens, int(tokens)
 
 
@@ -121,7 +121,7 @@ def loss_gradient(
     """
     if is_sharded(module):
         raise ValueError(
-            "lmdyn computes gradients of sharded weights only in a training step: replay with `lmdyn analyze`"
+            "lmdyn computes gradients of sharded weights only in training: observe checkpoints with `lmdyn analyze`"
         )
     parameters = dict(module.named_parameters()) if parameters is None else parameters
     sums = {name: torch.zeros_like(p, dtype=at_least_float32(p)) for name, p in parameters.items()}

@@ -50,7 +50,7 @@ def transformer_units(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Uni
     linear = {path: m for path, m in modules.items() if is_linear(m)}
     for path, m in linear.items():
         if getattr(m, "base_layer", None) is not None:
-            raise ValueError(f"{path!r} has an adapter with unknown units: merge the adapter")
+            raise ValueError(f"{path!r} has an adapter with unknown units: merge the adapter into its layer")
     flow = _Flow(module)
     attention = [_Attention(layout, modules, flow) for layout in heads.layouts.values()]
     inside = {id(m) for layout in attention for m in layout.inside}
@@ -96,7 +96,7 @@ class _Flow:
 
     def key(self, parameter: Tensor, axis: int) -> _Key:
         if id(parameter) not in self.names:
-            raise ValueError("the model computes a layer's weight from other parameters with unknown units")
+            raise ValueError("a layer's weight depends on other parameters: remove the reparametrization")
         key = (id(parameter), axis)
         self.known.add(key)
         return key
@@ -150,7 +150,7 @@ class _Flow:
             key = self._outputs.get(node)
             leaf: Any = getattr(node, "variable", None)
             if isinstance(key, str):
-                raise ValueError(f"the model uses {key} outside of attention")
+                raise ValueError(f"expected {key} to be used only in attention, got another use")
             if key is None and leaf is None:
                 divided = _divides(node) or divided
                 waiting += [(before, divided) for before, _ in node.next_functions]
@@ -179,8 +179,8 @@ class _Flow:
                 blocks, rest = divmod(self._length(key), size)
                 if rest or (blocks > 1 and not subset & self._divided):
                     raise ValueError(
-                        f"{name}: expected axes of one length, got {size} and {self._length(key)} in "
-                        f"{self.names[key[0]]!r}"
+                        f"{name}: expected {size} units in each parameter, got {self._length(key)} in "
+                        f"{self.names[key[0]]!r}: lmdyn does not know the units of such a model"
                     )
                 axes.append(UnitAxis(self.names[key[0]], key[1], blocks))
             if size > 1:

@@ -126,7 +126,7 @@ def change_points(
     ):
         raise ValueError(
             "expected most from 1 to 3, level and confidence between 0 and 1, a positive spacing and at least 19 "
-            f"resamplings, got {most}, {level}, {confidence}, {spacing} and {resamplings}"
+            f"resamplings, got {most=}, {level=}, {confidence=}, {spacing=} and {resamplings=}"
         )
     if 1 / (resamplings + 1) > level:
         raise ValueError(
@@ -182,7 +182,7 @@ def change_points(
 def _observed(at: Array, values: Array) -> tuple[Array, Array]:
     """Return log10 of the steps, increasing, and the values."""
     if at.shape != values.shape or at.ndim != 1:
-        raise UnsuitableCurveError(f"expected as many values as steps, got {len(values)} and {len(at)}")
+        raise UnsuitableCurveError(f"expected a value per step, got steps {at.shape}, values {values.shape}")
     kept = (at > 0) & np.isfinite(values)
     order = np.argsort(at[kept], kind="stable")
     x, y = np.log10(at[kept][order]), values[kept][order]
@@ -190,10 +190,10 @@ def _observed(at: Array, values: Array) -> tuple[Array, Array]:
         raise UnsuitableCurveError("some steps occur twice: pass the curve of one run")
     if len(x) < _LEAST or len(x) < (required := _required(x)):
         raise UnsuitableCurveError(
-            f"expected at least {_A_DECADE} observations per decade of steps, as far as steps are whole numbers, and "
-            f"{_LEAST} in total"
-            + (f", {required} from step {10 ** x[0]:,.0f} to {10 ** x[-1]:,.0f}" if len(x) >= _LEAST else "")
-            + f", got {len(x)}: observe with `schedule: {{per_decade: {_A_DECADE}}}` or more"
+            f"expected at least {_A_DECADE} observations per decade of steps"
+            + (f" ({required} from step {10 ** x[0]:,.0f} to {10 ** x[-1]:,.0f})" if len(x) >= _LEAST else "")
+            + f" and {_LEAST} in total, got {len(x)} with a finite value after step 0: observe with "
+            f"`schedule: {{per_decade: {_A_DECADE}}}` or more"
         )
     return x, y
 

@@ -151,7 +151,7 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
     given = np.asarray(values, dtype=np.float64)
     if given.ndim != 3 or not np.isfinite(given).all() or given.shape[1] < 2 or not given.shape[2]:
         raise ValueError(
-            f"expected finite values (seeds, steps, measures), two steps or more, got {given.shape}"
+            f"expected finite values (seeds, steps > 1, measures), got {given.shape} finite: {np.isfinite(given).all()}"
         )
     if len(given) < LEAST_SEEDS:
         raise TooFewSeedsError(
@@ -159,7 +159,7 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
             "held-out seeds do not determine the map"
         )
     if most < 2 or restarts < 1:
-        raise ValueError(f"expected most of at least 2 and restarts of at least 1, got {most} and {restarts}")
+        raise ValueError(f"expected `most` >= 2 and `restarts` >= 1, got {most} and {restarts}")
     order = seed_order(given)
     rows = given[order]
     scaled, centre, scale = standardized(rows)
@@ -203,8 +203,8 @@ def standardized(values: Array) -> tuple[Array, Array, Array]:
     """
     centre, scale = values.mean((0, 1)), values.std((0, 1))
     if not (scale > 1e-12 * np.abs(centre)).all():
-        constant = np.flatnonzero(~(scale > 1e-12 * np.abs(centre))).tolist()
-        raise ValueError(f"measures {constant} are constant over seeds and steps: leave out these measures")
+        constant = ", ".join(map(str, np.flatnonzero(~(scale > 1e-12 * np.abs(centre)))))
+        raise ValueError(f"measures are constant over seeds and steps: leave out those at index {constant}")
     return (values - centre) / scale, centre, scale
 
 

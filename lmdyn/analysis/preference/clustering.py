@@ -283,7 +283,7 @@ def cluster_means(
         (tensor([1.], dtype=torch.float64), True)
     """
     if len(preference) != clusters.words:
-        raise ValueError(f"expected one number for each of {clusters.words} words, got {len(preference)}")
+        raise ValueError(f"expected a preference for each of {clusters.words} words, got {len(preference)}")
     of_member = preference.double().cpu()[clusters.word]
     there = ~of_member.isnan()
     cluster = clusters.cluster[there]

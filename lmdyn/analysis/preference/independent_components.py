@@ -203,7 +203,7 @@ def _finite(x: Tensor, components: int) -> Tensor:
     """Return more rows than components, all finite, in float64."""
     if len(x) <= components or not x.numel():
         raise ValueError(
-            f"expected more words than components, got {len(x)} words for {components} components"
+            f"expected more words than components, got embeddings {tuple(x.shape)} for {components} components"
         )
     if not x.isfinite().all():
         raise UnusableEmbeddingsError("expected finite embeddings, got NaN or infinite values")

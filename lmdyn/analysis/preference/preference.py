@@ -79,8 +79,8 @@ def _towers(predictions: Predictions, primary: int | None, other: int | None) ->
     second = 1 - first if other is None and K == 2 else other
     if second is None or not (0 <= first < K and 0 <= second < K and first != second):
         raise ValueError(
-            f"expected two different towers of {K}, got primary {first} and other {second}: set `other`, or train a "
-            "model with n_towers of at least 2"
+            f"expected two different towers from 0 to {K - 1}, got primary {first} and other {second}: set `primary` "
+            "and `other`, or train a model with n_towers of at least 2"
         )
     return first, second
 

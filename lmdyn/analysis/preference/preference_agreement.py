@@ -157,9 +157,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
 
 def _check_alike(*columns: npt.NDArray[Any]) -> None:
     if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
-        raise ValueError(
-            f"expected two preferences and a third number for each type, got {[c.shape for c in columns]}"
-        )
+        raise ValueError(f"expected arrays of one shape (n,), got {', '.join(str(c.shape) for c in columns)}")
 
 
 def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:

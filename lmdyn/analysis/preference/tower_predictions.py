@@ -130,7 +130,7 @@ class TowerPredictions:
         if bool(wrong.any()):
             tower, token = wrong.nonzero()[0].tolist()
             raise ValueError(
-                f"expected log-probabilities, got other values from tower {tower} for type {token}"
+                f"expected log-probabilities of at most 0, got NaN or higher values from tower {tower} for type {token}"
             )
         # Raw moments are acceptable here, unlike elsewhere: a variance is precise to a few roundings of the mean
         # square, so its root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n, far below what is

@@ -201,7 +201,7 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
     """
     if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
         raise ValueError(
-            f"expected (probes, spans, classes), got {tuple(logits.shape)} for {len(labels)} labels"
+            f"expected logits (probes, {len(labels)} spans, classes), a span for each label, got {tuple(logits.shape)}"
         )
     answered = (logits > 0).sum((1, 2))
     if not multi_label:
@@ -411,5 +411,5 @@ def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int
     if bool(none.any()) != bool(none.all()):
         raise ValueError(f"{where}: only some examples have a second span: split the examples into two tasks")
     edges = spans[:, :2] if bool(none.all()) else spans.reshape(-1, 2)
-    if not bool(((edges[:, 0] >= 0) & (edges[:, 0] < edges[:, 1]) & (edges[:, 1] <= n)).all()):
-        raise ValueError(f"{where}: expected non-empty spans within {n} pieces")
+    if len(wrong := edges[~((edges[:, 0] >= 0) & (edges[:, 0] < edges[:, 1]) & (edges[:, 1] <= n))]):
+        raise ValueError(f"{where}: expected spans 0 <= start < end <= {n}, got {wrong[0, 0]}, {wrong[0, 1]}")

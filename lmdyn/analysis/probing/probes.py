@@ -414,15 +414,15 @@ def diagnostic_probe(
         (True, True)
     """
     classifier = DiagnosticClassifier() if classifier is None else classifier
-    _check_features(train_features, "train")
-    _check_features(test_features, "test")
+    _check_features(train_features, "train_features")
+    _check_features(test_features, "test_features")
     tasks = tuple(train_labels)
-    train_set = _targets(train_labels, tasks, num_classes, "train")
-    test_set = _targets(test_labels, tasks, num_classes, "test")
+    train_set = _targets(train_labels, tasks, num_classes, "train_labels")
+    test_set = _targets(test_labels, tasks, num_classes, "test_labels")
     if (train_types is None) != (test_types is None):
         raise ValueError("control tasks require types: pass both train_types and test_types")
     if train_types is not None and test_types is not None:
-        sets = ((train_set, train_types, "train"), (test_set, test_types, "test"))
+        sets = ((train_set, train_types, "train_types"), (test_set, test_types, "test_types"))
         train_set, test_set = _with_control_tasks(sets, classifier.seed)
 
     blocks = torch.zeros(len(test_set.labels), dtype=torch.long) if test_blocks is None else test_blocks.cpu()
@@ -497,7 +497,7 @@ def control_labels(
     shares = distribution.detach().cpu().double()
     if len(shares) == 0 or not bool(shares.isfinite().all() & (shares >= 0).all() & (shares.sum() > 0)):
         raise ValueError(
-            f"distribution must have shares of at least 0, not all 0, got {distribution.tolist()}"
+            f"expected finite shares of at least 0, not all 0, got {', '.join(map(str, shares.tolist())) or 'none'}"
         )
     start = (stable_hash("control", seed) + 2**63) % 2**64 - 2**63  # as a signed number
     bits = splitmix64(types.detach().cpu().long() + start)
@@ -584,7 +584,7 @@ def description_length(
     n = len(targets.labels)
     ends = list(fractions)
     if not ends or ends[0] <= 0 or ends[-1] != 1 or any(a >= b for a, b in itertools.pairwise(ends)):
-        raise ValueError(f"fractions must increase from above 0 to 1, got {ends}")
+        raise ValueError(f"fractions must increase from above 0 to 1, got {', '.join(map(str, ends))}")
     boundaries = tuple(sorted({int(end * n + 1e-9) for end in ends} - {0}))
     order = torch.randperm(n, generator=generator(classifier.seed, "blocks")) if shuffle else torch.arange(n)
 
@@ -613,7 +613,7 @@ def _check_features(features: Mapping[str, Tensor], name: str) -> None:
         raise ValueError(f"{name}: expected at least one site, got none")
     for site, x in features.items():
         if not bool(x.isfinite().all()):
-            raise ValueError(f"{name}: NaN or infinite features at site {site!r}")
+            raise ValueError(f"{name}: site {site!r} has NaN or infinite features: leave out the site")
 
 
 def _targets(
@@ -629,7 +629,7 @@ def _targets(
         if not len(labelled) or int(labelled.min()) < 0 or int(labelled.max()) >= classes:
             raise ValueError(
                 f"{name}: expected labels of task {task!r} in 0 … {classes - 1} or {IGNORED}, got "
-                f"{labelled.unique().tolist()[:5]}"
+                f"{', '.join(map(str, labelled.unique().tolist()[:5])) or f'only {IGNORED}'}"
             )
         columns.append(y)
     return Targets(tasks, tuple(num_classes[task] for task in tasks), torch.stack(columns, 1))
@@ -646,7 +646,7 @@ def _with_control_tasks(sets: Sequence[tuple[Targets, Tensor, str]], seed: int) 
             control = control_labels(types.cpu().long(), distribution, seed=stable_hash(seed, task))
             columns.append(torch.where(targets.labels[:, column] == IGNORED, IGNORED, control))
             if not bool((columns[-1] != IGNORED).any()):
-                raise ValueError(f"{name}: no labelled token of task {task!r} has a type")
+                raise ValueError(f"{name}: no labelled token of task {task!r} has a type of at least 0")
         extended.append(
             Targets(
                 (*base.names, *(f"control task of {task}" for task in base.names)),

@@ -199,7 +199,7 @@ class RetrainedDecoder(nn.Module):
         if not found:
             raise ValueError(
                 f"no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no parameter after "
-                "the layers"
+                "the layers. Use a model with a decoder that has parameters"
             )
         self._names = found
         self.trained = nn.ParameterList([exact[name].clone() for name in found])

@@ -86,8 +86,8 @@ def task_score(
     """
     if metrics not in get_args(Metrics) or kind not in _BY_KIND or not values:
         raise ValueError(
-            f"expected metrics in {list(get_args(Metrics))}, a kind in {list(_BY_KIND)} and values, got {metrics!r}, "
-            f"{kind!r} and {dict(values)}"
+            f"expected metrics {' or '.join(get_args(Metrics))}, a kind of {', '.join(_BY_KIND)} and values of one or "
+            f"more evaluation sets, got {metrics!r}, {kind!r} and {len(values)}"
         )
     wanted = _SCORES[metrics].get(task, _BY_KIND[kind])
     return float(np.mean([[of_set[metric] for metric in wanted] for of_set in values.values()]))
@@ -148,7 +148,7 @@ def _check_examples(predictions: Tensor, labels: Tensor) -> None:
         raise ValueError("expected at least one example, got none")
     if predictions.shape != labels.shape:
         raise ValueError(
-            f"expected one prediction for each label, got {tuple(predictions.shape)} and {tuple(labels.shape)}"
+            f"expected predictions of the shape {tuple(labels.shape)} of the labels, got {tuple(predictions.shape)}"
         )
 
 
@@ -272,7 +272,7 @@ def best_spans(
     """
     if not start.shape == end.shape == inside.shape:
         raise ValueError(
-            f"expected one shape (n, time), got {[tuple(v.shape) for v in (start, end, inside)]}"
+            f"expected one shape, got start {tuple(start.shape)}, end {tuple(end.shape)}, inside {tuple(inside.shape)}"
         )
     start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]

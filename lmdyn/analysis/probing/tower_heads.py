@@ -246,7 +246,7 @@ def train_heads(
         while update < how.updates and not course.ended:
             batch = next(source, None)
             if batch is None:
-                raise ValueError(f"expected {how.updates} batches to train on, got {update}")
+                raise ValueError(f"expected {how.updates} batches to train on, got {update}: lower `updates`")
             if optimizer is None:
                 heads = dict(start(batch))
                 optimizer = _optimizer(heads, how)

@@ -271,8 +271,8 @@ def _bases(
         k = kept_directions(axes.values, variance, cut) if number is None else number
         if number is not None and not 0 < number <= kept_directions(axes.values):
             raise ValueError(
-                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance, but the number "
-                f"to keep is {number}: keep at least one direction and at most all of these, or a share of the variance"
+                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance: expected "
+                f"`directions` (the k of svcca_<k>) from 1 to this number, got {number}: use fewer directions"
             )
         if k >= pair.n - 1:
             raise ValueError(

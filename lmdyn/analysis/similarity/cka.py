@@ -117,7 +117,7 @@ def kernel_cka(
         matrix.sub_(matrix.mean(1, keepdim=True))  # HKH with H = I − 11ᵀ/n
         norm = torch.linalg.matrix_norm(matrix)
         if not norm > 1e-12 * whole:
-            raise ValueError(f"{name} is constant over {len(gram)} samples, so no similarity is defined")
+            raise ValueError(f"the kernel of {name} is constant over {len(gram)} samples: use other samples")
         if debiased:
             matrix, biased = _u_centre(matrix), norm
             norm = torch.linalg.matrix_norm(matrix)
@@ -134,15 +134,15 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
     """Compute :func:`linear_cka` of a pair."""
     n, least = pair.n, 4 if debiased else 3
     if n < least:
-        raise ValueError(f"this measure requires at least {least} samples, got {n}")
+        raise ValueError(f"linear CKA requires at least {least} samples, got {n}")
     squared_norms = _squared_norms(pair)
     nothing = max(_NOTHING, 100 * torch.finfo(squared_norms[0].dtype).eps)
     xx, yy, xy = (exact_float(squared) for squared in squared_norms)
     for side, squared in ((pair.x, float(xx)), (pair.y, float(yy))):
         if not UNDERFLOW < squared < float("inf"):
             raise ValueError(
-                f"the fourth powers of {side.name} overflow or underflow: divide the values by the largest value (no "
-                "similarity changes)"
+                f"the fourth powers of {side.name} overflow or underflow: divide {side.name} by its largest absolute "
+                "value (no similarity changes)"
             )
     if debiased:
         # HSIC₁ of Song et al. 2012, times n(n − 3), for centred X: the rows of K = XXᵀ sum to 0, so those of K
@@ -182,5 +182,5 @@ def _check_structure(name: str, share: float, nothing: float = _NOTHING) -> None
     if not share > nothing:
         raise ValueError(
             f"the unbiased HSIC of {name} with itself is 0: each sample is equally far from all other samples. Use "
-            "more samples or the biased value"
+            "more samples, or a measure that is not debiased"
         )

@@ -188,10 +188,10 @@ class CrossCovariance:
         """
         counts = [1] * len(parts) if weights is None else list(weights)
         if len(counts) != len(parts) or any(count < 0 for count in counts):
-            raise ValueError(f"expected a weight of at least 0 for each of {len(parts)} parts, got {counts}")
+            raise ValueError(f"expected {len(parts)} weights >= 0, got {', '.join(map(str, counts))}")
         drawn = [(p._sums, count) for p, count in zip(parts, counts, strict=True) if p._sums and count]
         if not drawn:
-            raise ValueError("none of the parts has samples")
+            raise ValueError("none of the parts has samples and a weight above 0: pass more parts")
         combined = cls(parts[0]._names)
         first, count = drawn[0]
         combined._sums = first.times(count)
@@ -222,7 +222,7 @@ class CrossCovariance:
         """
         sums, theirs = self._some(), part._sums
         if part.n >= self.n:
-            raise ValueError(f"leaving out {part.n} of {self.n} samples leaves no sample")
+            raise ValueError(f"expected a part of fewer than all {self.n} samples, got a part of {part.n}")
         rest = CrossCovariance(self._names)
         taken = sums.times(0) if theirs is None else theirs.about(sums.centre).times(-1)
         rest._sums = sums.plus(taken)

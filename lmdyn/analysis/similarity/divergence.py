@@ -96,9 +96,7 @@ class DivergenceSums:
             ValueError: if the shapes differ.
         """
         if p.shape != q.shape:
-            raise ValueError(
-                f"expected distributions over the same positions, got {tuple(p.shape)} and {tuple(q.shape)}"
-            )
+            raise ValueError(f"expected p and q of one shape, got {tuple(p.shape)} and {tuple(q.shape)}")
         p, q = p[there].double(), q[there].double()
         try:
             found = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]

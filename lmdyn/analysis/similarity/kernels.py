@@ -75,7 +75,7 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         tensor([1.0000, 0.6065, 0.6065])
     """
     if len(x) < 2:
-        raise ValueError(f"the bandwidth, a distance, requires at least 2 samples, got {len(x)}")
+        raise ValueError(f"the bandwidth is a distance, which requires at least 2 samples, got {len(x)}")
     samples = unit_size(exact_float(x))
     squared, norms = squared_distances(samples)
     if not bool(norms.isfinite().all()):
@@ -151,7 +151,7 @@ def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tens
     """
     taken = n if max_samples is None else min(n, max_samples)
     if taken < least:
-        raise ValueError(f"this measure requires at least {least} samples, got {taken}")
+        raise ValueError(f"this measure requires {least} samples, got {taken} of {n} ({max_samples=})")
     if max_samples is None and n > _MOST:
         raise ValueError(
             f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample (without "
@@ -181,7 +181,7 @@ def structure_of(
     index = None if chosen is None else chosen.to(x.device)
     if structure == "precomputed":
         if x.shape[0] != x.shape[1]:
-            raise ValueError(f"the precomputed {name} must be (n, n), got shape {tuple(x.shape)}")
+            raise ValueError(f"the precomputed {name} must be of shape (n, n), got {tuple(x.shape)}")
         found = x.clone() if index is None else x[index][:, index]
     else:
         if index is not None:
@@ -192,14 +192,13 @@ def structure_of(
             found = exact_float(structure(x)).clone()  # it may be theirs
             if found.shape != (len(x), len(x)):
                 raise ValueError(
-                    f"{name}: expected an (n, n) matrix for {len(x)} samples, got shape {tuple(found.shape)} from "
-                    f"{structure!r}"
+                    f"the function for {name} must return {(len(x), len(x))}, got {tuple(found.shape)}"
                 )
         elif structure in table:
             found = table[structure](unit_size(x))  # none of these depends on the scale of all samples
         else:
             known = ", ".join([*table, "precomputed"])
-            raise ValueError(f"{name}: expected a function or one of {known}, got {structure!r}")
+            raise ValueError(f"expected a function or one of {known} for {name}, got {structure!r}")
     if not all_finite(found):
-        raise ValueError(f"the matrix of {name} contains NaN or infinite values")
+        raise ValueError(f"the matrix of {name} has NaN or infinite values: leave out these samples")
     return found

@@ -42,7 +42,7 @@ def procrustes(x: Float[Tensor, "n d1"], y: Float[Tensor, "n d2"]) -> Float[Tens
 def procrustes_of(pair: Pair) -> Tensor:
     """Compute :func:`procrustes` of a pair."""
     if pair.n < 3:
-        raise ValueError(f"this measure requires at least 3 samples, got {pair.n}")
+        raise ValueError(f"procrustes requires at least 3 samples, got {pair.n}")
     x, y = pair.x, pair.y
     cross = pair.cross / (x.variance**0.5 * y.variance**0.5)
     similarity: Tensor = torch.linalg.svdvals(cross).sum()

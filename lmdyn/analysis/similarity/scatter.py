@@ -54,10 +54,10 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
     if cut not in ("variance", "singular_values"):
         raise ValueError(f"cut must be 'variance' or 'singular_values', got {cut!r}")
     if not len(singular_values):
-        raise ValueError("expected at least one singular value, got none: the side is empty")
+        raise ValueError("expected at least one singular value, got none")
     if not bool(singular_values.isfinite().all()):
         raise ValueError(
-            "singular values are NaN or infinite: this side has NaN or infinite values, or squares that overflow"
+            "expected finite singular values, got NaN or infinity: use a matrix with finite values and squares"
         )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
@@ -133,7 +133,7 @@ class Side:
     def of(cls, name: str, x: Tensor, dtype: torch.dtype = torch.float64) -> "Side":
         """Return the side of an (n, d) matrix of any real dtype, computed in ``dtype``."""
         if 0 in x.shape:
-            raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
+            raise ValueError(f"{name} is empty: expected samples and dimensions, got shape {tuple(x.shape)}")
         if dtype == torch.float32:
             x = x.detach().to(at_least_float32(x))
             unit = unit_size(x).to(dtype)  # its range is small

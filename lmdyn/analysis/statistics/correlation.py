@@ -117,9 +117,7 @@ def unit_values(values: FloatArray) -> FloatArray:
 
 def _check_lengths(*rows: npt.NDArray[Any]) -> None:
     if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
-        raise ValueError(
-            f"expected rows of equal length, got shapes {', '.join(str(row.shape) for row in rows)}"
-        )
+        raise ValueError(f"expected rows of one shape (n,), got {', '.join(str(row.shape) for row in rows)}")
 
 
 def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
@@ -147,7 +145,7 @@ def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
         0.333333
     """
     if given.shape != found.shape or given.ndim != 1:
-        raise ValueError(f"expected two rows of equal length, got shapes {given.shape} and {found.shape}")
+        raise ValueError(f"expected given and found of one shape (n,), got {given.shape} and {found.shape}")
     if np.isnan(given.astype(np.float64)).any() or np.isnan(found.astype(np.float64)).any():
         return float("nan")
     return float(scipy.stats.somersd(given, found).statistic)

@@ -58,7 +58,7 @@ class GroupedMeans:
         for name, value in values.items():
             if value.shape != groups.shape:
                 raise ValueError(
-                    f"{name!r} has shape {tuple(value.shape)}, but the groups have {tuple(groups.shape)}: expected "
+                    f"{name!r} has shape {tuple(value.shape)}, but `groups` has {tuple(groups.shape)}: expected "
                     "equal shapes"
                 )
             valid = inside & ~value.isnan() if self.skip_nan else inside

@@ -68,13 +68,13 @@ def jackknife(
     blocks = len(without) if without.ndim else 0
     if blocks < 2 or without.shape[1:] != theta.shape:
         raise ValueError(
-            f"expected (blocks, …) values without each of at least two blocks, with the whole's shape {theta.shape} "
-            f"per block, got {without.shape}"
+            f"expected left_out (blocks, …) for at least two blocks, each with the shape {theta.shape} of whole, got "
+            f"{without.shape}"
         )
     m = np.ones(blocks) if sizes is None else np.asarray(sizes, dtype=np.float64)
     if m.shape != (blocks,) or (m <= 0).any():
         raise ValueError(
-            f"expected a positive number of observations for each of {blocks} blocks, got {m.tolist()}"
+            f"expected {blocks} sizes of blocks, all above 0, got {', '.join(f'{size:g}' for size in m.flat)}"
         )
     m = m.reshape(-1, *[1] * theta.ndim)
     share = m / m.sum()
@@ -108,8 +108,6 @@ def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
     """
     without = np.asarray(left_out, dtype=np.float64)
     if without.ndim != 1 or len(without) < 2:
-        raise ValueError(
-            f"expected the statistic without each of at least two units, got shape {without.shape}"
-        )
+        raise ValueError(f"expected left_out (n,) for at least two units, got shape {without.shape}")
     n = len(without)
     return n * whole - (n - 1) * without

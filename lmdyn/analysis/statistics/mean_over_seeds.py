@@ -133,7 +133,8 @@ def mean_over_seeds(
     n = len(values)
     if n < 2 or (text_errors is not None and len(text_errors) != n):
         raise ValueError(
-            f"expected at least two values and one error for each, got {values} and {text_errors}"
+            f"expected at least two values and one error for each, or no errors, got {n} and "
+            f"{0 if text_errors is None else len(text_errors)}"
         )
     mean = math.fsum(values) / n if all(math.isfinite(v) for v in values) else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
@@ -186,8 +187,8 @@ class Bounds:
         text_df: Sequence[float | int | None] | None = None,
     ) -> None:
         bounds = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-        if any(not a <= b for a, b in bounds):
-            raise ValueError(f"expected low <= high for each seed, got {bounds}")
+        if wrong := [f"{a} and {b}" for a, b in bounds if not a <= b]:
+            raise ValueError(f"expected low <= high for each seed, got {', '.join(wrong)}")
         self._least = 2.0 ** (1 - len(bounds))
         self._no_low, self._no_high = (any(math.isinf(b[i]) for b in bounds) for i in (0, 1))
         kept = [(b if math.isinf(a) else a, a if math.isinf(b) else b) for a, b in bounds]
@@ -295,7 +296,7 @@ class BoundedMean:
         highest = values if highest is None else highest
         if len(values) < 2 or not all(low <= v <= high for v in (*values, *highest)):
             raise ValueError(
-                f"expected at least two values between {low} and {high}, got {len(values)} of {min(values)} to "
+                f"expected at least two values between {low} and {high}, got {len(values)}, from {min(values)} to "
                 f"{max(highest)}"
             )
         self._below, self._above = [-v for v in (*values, low)], [*highest, high]

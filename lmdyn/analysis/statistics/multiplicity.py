@@ -15,9 +15,7 @@ def simultaneous_confidence(confidence: float, intervals: int) -> float:
         0.99
     """
     if intervals < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"expected at least one interval and a confidence in (0, 1), got {intervals}, {confidence}"
-        )
+        raise ValueError(f"expected intervals >= 1 and 0 < confidence < 1, got {intervals} and {confidence}")
     return 1 - (1 - confidence) / intervals
 
 
@@ -40,7 +38,7 @@ def holm(p: Sequence[float | int]) -> list[float]:
         [0.03, 0.06, 0.06]
     """
     if any(not 0 <= value <= 1 for value in p):
-        raise ValueError(f"expected p-values from 0 to 1, got {list(p)}")
+        raise ValueError(f"expected p-values from 0 to 1, got {', '.join(f'{v:g}' for v in p)}")
     adjusted = [0.0] * len(p)
     largest = 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):

@@ -68,7 +68,7 @@ class RankCorrelations:
     ) -> None:
         lengths = {len(column) for column in (*columns, blocks, *(() if strata is None else (strata,)))}
         if len(lengths) > 1:
-            raise ValueError(f"expected columns, blocks and strata of one length, got {sorted(lengths)}")
+            raise ValueError(f"columns, blocks and strata differ in length: {min(lengths)} to {max(lengths)}")
         self.blocks, self.sizes = np.unique(blocks, return_counts=True)
         stratum = np.zeros(len(blocks), int) if strata is None else np.unique(strata, return_inverse=True)[1]
         codes = [np.unique(column, return_inverse=True)[1] + len(blocks) * stratum for column in columns]

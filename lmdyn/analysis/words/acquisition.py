@@ -234,7 +234,9 @@ def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers,
     """Return steps and values of observations that have a logarithm and a value."""
     at, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if at.shape != y.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
-        raise ValueError(f"expected increasing steps, one for each value, got {at.shape} and {y.shape}")
+        raise ValueError(
+            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for {y.shape} values"
+        )
     kept = (at > 0) & np.isfinite(y)
     if kept.sum() < _LEAST:
         raise ValueError(
@@ -354,7 +356,7 @@ def acquisition_agreement(ages: "pandas.DataFrame") -> float:
     table = ages.pivot_table("age", "word", "run").dropna()
     if table.shape[1] < 2 or len(table) < 3:
         raise ValueError(
-            f"expected several runs with at least 3 words in common, got {table.shape[1]} with {len(table)}"
+            f"expected several runs with at least 3 words in common, got {len(table)} words (runs: {table.shape[1]})"
         )
     pairs = combinations(table.to_numpy(dtype=float).T, 2)
     return float(np.mean([spearmanr(one, other).statistic for one, other in pairs]))
@@ -416,14 +418,14 @@ def acquisition_regression(
                 "the same way"
             )
     if missing := [name for name in on if name not in table]:
-        raise ValueError(f"ages and norms have no columns {missing}: choose among {sorted(table.columns)}")
+        raise ValueError(f"no column {', '.join(missing)} for `on`: choose among {', '.join(sorted(table))}")
     names = list(on)
     kept = table.dropna(subset=[*names, "age"])
     x = kept[names].to_numpy(dtype=np.float64)
     if len(kept) < len(names) + 3 or (len(names) and np.ptp(x, axis=0).min() == 0):
         raise ValueError(
-            f"expected predictors that differ between at least {len(names) + 3} words, got {len(kept)} words with all "
-            "predictors: leave out predictors"
+            f"expected predictors that are not constant, and at least {len(names) + 3} words with all predictors, got "
+            f"{len(kept)} words: leave out predictors"
         )
     mean, spread = x.mean(0), x.std(0)
     design = np.column_stack([np.ones(len(x)), (x - mean) / spread])

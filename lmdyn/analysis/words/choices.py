@@ -41,7 +41,8 @@ def choice_accuracy(
     hit = np.asarray(right, dtype=bool)
     if not score.shape == item.shape == hit.shape or (np.bincount(item, hit) != 1).any():
         raise ValueError(
-            f"expected an item and true or false for each of {score.shape} scores, with one right option per item"
+            "expected scores, items and right of one shape, with one right option per item, got shapes "
+            f"{score.shape}, {item.shape} and {hit.shape} and {hit.sum()} right options"
         )
     found = np.bincount(item, chosen_options(score, item, ties, seed) * hit)
     return np.where(np.bincount(item, ~np.isfinite(score)) > 0, np.nan, found)

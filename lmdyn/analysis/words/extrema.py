@@ -49,7 +49,9 @@ def extremum(steps: ArrayLike, values: ArrayLike, kind: Literal["minimum", "maxi
     at = np.asarray(steps, np.float64)
     course = np.asarray(values, np.float64)
     if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
-        raise ValueError(f"expected increasing steps, each with a value, got {at.shape} and {course.shape}")
+        raise ValueError(
+            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for {course.shape} values"
+        )
     finite = np.isfinite(course)
     at, course = at[finite], course[finite]
     if not len(at):

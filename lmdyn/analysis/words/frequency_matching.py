@@ -57,7 +57,7 @@ def match_frequency(
     for name, frequency in (("first", first), ("second", second)):
         if not bool((frequency >= 0).all() & frequency.isfinite().all()):
             raise ValueError(
-                f"a frequency of the {name} class is not finite or below 0: leave out such words"
+                f"a frequency of the {name} class is NaN, infinite or below 0: leave out such words"
             )
     orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
     ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
@@ -65,9 +65,9 @@ def match_frequency(
     if found is None or found[0] > tolerance:
         sizes = (s for s in range(size - 1, 0, -1) if (f := _closest_ranges(ranked, s)) and f[0] <= tolerance)
         raise ValueError(
-            f"lmdyn found no ranges of {size} words with average frequencies within {tolerance:.0%} among "
-            f"{len(ranked[0])} and {len(ranked[1])} words. The largest size with a match is {next(sizes, 0)}. Lower "
-            "the sample size, raise the tolerance, lower the least count, or use a larger corpus"
+            f"lmdyn found no ranges of {size} words with mean frequencies within {100 * tolerance:.3g} % of each other "
+            f"among {len(ranked[0])} and {len(ranked[1])} words. The largest size with a match is {next(sizes, 0)}. "
+            "Lower the sample size, raise the tolerance, lower the least count, or use a larger corpus"
         )
     _, i, j = found
     return MatchedSamples(

@@ -57,7 +57,7 @@ def learning_order(
     if len(steps) != len(accuracy) or bool((steps.diff() <= 0).any()):
         raise ValueError(
             f"expected one row of accuracy for each increasing step, got {len(accuracy)} rows for steps "
-            f"{steps.tolist()}"
+            f"{', '.join(map(str, steps.tolist()))}"
         )
     if bool(accuracy.isinf().any()):
         raise ValueError("expected finite accuracies, or NaN for a group without observations, got infinity")

@@ -78,7 +78,7 @@ def pair_accuracy(
     """
     one, other = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
     if one.shape != other.shape:
-        raise ValueError(f"expected two rows of scores of one shape, got {one.shape} and {other.shape}")
+        raise ValueError(f"expected good and bad scores of one shape, got {one.shape} and {other.shape}")
     tie = np.random.default_rng(seed).integers(0, 2, one.shape) if ties == "draw" else 0.5
     right = np.where(one == other, tie, one > other)
     return np.where(np.isfinite(one) & np.isfinite(other), right, np.nan)
@@ -138,7 +138,8 @@ def onset(
         or ((share < 0) | (share > 1)).any()
     ):
         raise ValueError(
-            f"expected increasing steps, each with an accuracy from 0 to 1, got {at.tolist()} and {share.tolist()}"
+            f"expected increasing steps, each with an accuracy from 0 to 1, got steps "
+            f"{', '.join(map(str, at.flat))} with accuracies {', '.join(map(str, share.flat))}"
         )
     kept = np.isfinite(share)
     at, share, count = at[kept], share[kept], np.round(count[kept])
@@ -242,7 +243,7 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
 
     one, other = (np.sign(np.asarray(ratios, dtype=np.float64)) for ratios in (first, second))
     if one.shape != other.shape:
-        raise ValueError(f"expected log-ratios of the same pairs, got {one.shape} and {other.shape}")
+        raise ValueError(f"expected first and second of the same pairs, got {one.shape} and {other.shape}")
     kept = np.isin(one, (-1, 1)) & np.isin(other, (-1, 1))
     if not kept.any():
         return PairAgreement(float("nan"), float("nan"), 0)

@@ -170,7 +170,7 @@ class NgramModels:
         if logits.shape != (len(words), size) or ending.shape[1] != len(words):
             raise ValueError(
                 f"expected logits of {ending.shape[1]} positions and {size} token ids, as counted, got "
-                f"{tuple(logits.shape)} for {len(words)} targets"
+                f"{tuple(logits.shape)} logits for {len(words)} targets"
             )
         after = None if following is None else np.asarray(following, np.int64)
         found: dict[tuple[int, Smoothing], list[NgramScores]] = {}

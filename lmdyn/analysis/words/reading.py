@@ -72,13 +72,16 @@ def reading_fit(
     """
     y, x, rows = (np.asarray(of, dtype=np.float64) for of in (times, surprisal, baseline))
     if not (y.ndim == x.ndim == 1 and rows.ndim == 2 and len(y) == len(x) == len(rows)):
-        raise ValueError(f"expected shapes (n,), (n,) and (n, k), got {y.shape}, {x.shape} and {rows.shape}")
+        raise ValueError(
+            f"expected times (n,), surprisal (n,) and baseline (n, k), got {y.shape}, {x.shape} and {rows.shape}"
+        )
     kept = np.isfinite(y) & np.isfinite(x) & np.isfinite(rows).all(1)
     y, x, basis = y[kept], x[kept], _basis(rows[kept])
     degrees = len(y) - basis.shape[1] - 1
     if degrees < 1 or np.ptp(y) == 0:
         raise ValueError(
-            f"expected different times of more than {basis.shape[1] + 1} words with all predictors, got {len(y)} words"
+            f"expected different times of more than {basis.shape[1] + 1} words with all predictors, got {len(y)} words "
+            f"with {len(set(y.tolist()))} different times"
         )
     rest_y, rest_x = (of - basis @ (basis.T @ of) for of in (y, x))
     own = float(rest_x @ rest_x)

@@ -142,12 +142,12 @@ class EncodedTexts:
             raise ValueError("expected a causal or masked model, got an encoder-decoder")
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
-                f"expected a fast tokenizer, which locates pieces, got {type(tokenizer).__name__}"
+                f"expected a fast tokenizer, got {type(tokenizer).__name__}: load the tokenizer with AutoTokenizer"
             )
         self.encoded = encoded = [_encode(tokenizer, text) for text in texts]
         self.ids = np.array([i for text in encoded for i in text.ids], np.int64)
         if not len(self.ids):
-            raise ValueError(f"none of {len(texts)} texts contains a word")
+            raise ValueError(f"none of {len(texts)} texts contains a word: pass text with words")
         sizes = [len(text.ids) for text in encoded]
         self.text = np.repeat(np.arange(len(texts)), sizes)
         self.unknown = self.ids == tokenizer.unk_token_id
@@ -455,7 +455,8 @@ def _objective(
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
             reads = "reads" if given == "causal" else "does not read"
             log.warning(
-                "lmdyn scored texts as %s, but the model %s later tokens: the numbers are meaningless",
+                "lmdyn scored texts as %s, but the model %s later tokens: the numbers are meaningless. "
+                "Remove `objective` (in observers, `scoring`)",
                 given,
                 reads,
             )
@@ -463,7 +464,7 @@ def _objective(
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
-        raise ValueError("lmdyn cannot measure whether the model is causal or masked: set `objective`")
+        raise ValueError("lmdyn cannot tell if the model is causal or masked: set `objective` or `scoring`")
     return "causal"
 
 
@@ -515,7 +516,7 @@ def _start(
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            "the model also reads later tokens, but the tokenizer has no mask_token: add a mask_token"
+            "lmdyn masks pieces to score them, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
         )
     return int(tokenizer.mask_token_id)
 
@@ -696,13 +697,13 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     """Warn about pieces and words that have no number, or that of another token."""
     if broken:
         log.warning(
-            "the logits of %d of %d pieces are not finite: these pieces have no number",
+            "the logits of %d of %d pieces are not finite: the results of these pieces are NaN",
             broken,
             len(encoded.ids),
         )
     if encoded.unknown.any():
         log.warning(
-            "%d of %d pieces are unknown to the tokenizer: lmdyn gives these pieces the probability of %s",
+            "the tokenizer does not know %d of %d pieces: lmdyn gives these pieces the probability of %s",
             encoded.unknown.sum(),
             len(encoded.ids),
             tokenizer.unk_token,

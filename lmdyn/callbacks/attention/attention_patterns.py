@@ -101,7 +101,7 @@ class AttentionPatterns(StreamingObserver):
         if not len(self.special):
             warn(
                 self.name,
-                "the run's tokenizer has no token that begins or ends a text: lmdyn computes no vertical score",
+                "the run has no tokenizer with cls, sep, bos or eos tokens: lmdyn computes no vertical score",
             )
 
     def find_sites(self, module: nn.Module, watched: Watched) -> None:

@@ -196,7 +196,7 @@ class Induction(Observer):
         for name, window in (("early", self.early), ("late", self.late)):
             if window is not None and window[0] > window[1]:
                 raise ValueError(
-                    f"{name} is {list(window)}: expected a first and a last number of context tokens, such as [50, 50]"
+                    f"{name} is {list(window)}: expected a first and a last number of tokens, in order, as [50, 60]"
                 )
         self._read_of: weakref.ref[Module] | None = None  # whose weights `_read` reads
 

@@ -116,5 +116,5 @@ def called_on(module: nn.Module, batch: Mapping[str, Any], forward: Forward | No
     except (IndexError, RuntimeError) as error:
         raise ValueError(
             f"{type(module).__name__} could not read rows of {time} tokens ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}): expected a model with at least {time} positions. Lower `length`"
+            f"{' '.join(str(error).split())[:200]}): if the model has fewer than {time} positions, lower `length`"
         ) from error

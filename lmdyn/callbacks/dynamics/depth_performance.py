@@ -191,7 +191,7 @@ class DepthPerformance(Observer):
         if self.fine_tuned_times and self.tasks is None:
             raise ValueError("`fine_tuned_times` requires data to fine-tune on: set `tasks`")
         if self.training.patience is not None:
-            raise ValueError("the decoders train for training.updates updates: remove training.patience")
+            raise ValueError("the decoders train for `training.updates` updates: remove `training.patience`")
         self._task: Any = None
         self._development: Any = None
 
@@ -306,7 +306,7 @@ class DepthPerformance(Observer):
         table = tabulate(rows, {"how": "", "where": None, "t": int}, self.name, step, why="")
         broken = sorted(set(table.loc[table["value"].isna(), "t"].dropna().tolist()))
         if broken:
-            warn(self.name, f"at step {step}: states or results are not finite at t = {broken}")
+            warn(self.name, f"at step {step}: states or results are NaN at t = {', '.join(map(str, broken))}")
         return table
 
     @torch.no_grad()

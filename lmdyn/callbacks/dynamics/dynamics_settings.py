@@ -43,7 +43,7 @@ class ShortTerm:
         times = self.times
         if any(t < 0 or t > self.steps for t in times) or sorted(set(times)) != list(times):
             raise ValueError(
-                f"short_term.dimension_times must increase from 0 to at most {self.steps}, got {self.dimension_times}"
+                f"short_term.dimension_times must increase within 0 … {self.steps}, got {', '.join(map(str, times))}"
             )
 
     @property

@@ -160,8 +160,8 @@ class Handwriting(Observer):
             )
         if self.letters[0] == self.letters[1] or not self.low < self.high:
             raise ValueError(
-                f"{self.name}: expected two letters and low < high, got {', '.join(self.letters)}, {self.low} and "
-                f"{self.high}"
+                f"{self.name}: expected two different letters and low < high, got {' and '.join(self.letters)}, "
+                f"low={self.low} and high={self.high}"
             )
         self.regression: Any = None
         self.sentences: dict[str, list[Sentence]] = {}
@@ -248,7 +248,7 @@ class Handwriting(Observer):
         if times < self.starts + self.lengths - 1:
             warn(
                 self.name,
-                f"at step {step}: the layers of the model differ, so a time t is a layer: windows end at {times - 1}",
+                f"at step {step}: the layers differ, so t is a layer: lmdyn leaves out windows beyond t = {times - 1}",
             )
         starts, longest = min(self.starts, times), min(self.lengths, times)
         with exact_products():
@@ -302,7 +302,7 @@ class Handwriting(Observer):
         if everywhere := int(all_reduce_sum(torch.tensor(dropped))):
             warn(
                 self.name,
-                f"at step {step}: lmdyn leaves out {everywhere} {part} sentences because their states are not finite",
+                f"at step {step}: lmdyn leaves out {part} sentences whose states are not finite ({everywhere})",
             )
         return sums
 

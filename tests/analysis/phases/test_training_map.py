@@ -76,11 +76,11 @@ def test_a_straight_line_gets_as_many_states_as_are_tried():
 @pytest.mark.parametrize(
     ("values", "settings", "message"),
     [
-        (np.ones((20, 5, 1)), {}, r"measures \[0\] are constant"),
+        (np.ones((20, 5, 1)), {}, r"leave out those at index 0"),
         (np.full((20, 5, 1), np.nan), {}, "expected finite values"),
         (np.ones((20, 5)), {}, "expected finite values"),
-        (np.random.default_rng(0).random((20, 5, 1)), {"most": 1}, "expected most of at least 2"),
-        (np.random.default_rng(0).random((20, 5, 1)), {"restarts": 0}, "restarts of at least 1"),
+        (np.random.default_rng(0).random((20, 5, 1)), {"most": 1}, "expected `most` >= 2"),
+        (np.random.default_rng(0).random((20, 5, 1)), {"restarts": 0}, "`restarts` >= 1, got 8 and 0"),
     ],
 )
 def test_unsuitable_values_are_refused(values, settings, message):

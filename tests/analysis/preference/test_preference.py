@@ -105,7 +105,7 @@ class TestPreference:
                 with pytest.raises(ValueError, match="two different towers"):
                     f(alone)
             for towers in ({"primary": 2}, {"primary": -1}, {"other": 2}, {"primary": 1, "other": 1}):
-                with pytest.raises(ValueError, match="two different towers of 2"):
+                with pytest.raises(ValueError, match="two different towers from 0 to 1"):
                     f(predictions, **towers)
         with pytest.raises(ValueError, match="no position"):
             A.primary_tower(A.TowerPredictions(3, 2).reduce())

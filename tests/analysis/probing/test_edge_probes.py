@@ -179,7 +179,7 @@ def changed(**changes):
     ("tested", "message"),
     [
         (changed(labels={t: y + 1 for t, y in PARTS[2].labels.items()}), "labels must be in 0 … 2"),
-        (changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()}), "spans within 600 pieces"),
+        (changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()}), "start < end <= 600, got"),
         (
             changed(
                 spans={t: s[:0] for t, s in PARTS[2].spans.items()},

@@ -162,7 +162,7 @@ class TestControlTask:
         assert with_control.control_accuracy.shape == (3, 3)
         with pytest.raises(ValueError, match="require types"):
             P.diagnostic_probe(*many, train_types=types[0])
-        with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
+        with pytest.raises(ValueError, match="train_types: no labelled token of task 'a' has a type"):
             P.diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
 
 
@@ -213,11 +213,20 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda a: a[0].clear(), "train: expected at least one site"),
-            (lambda a: a[0]["wide"].__setitem__((3, 4), math.nan), "train: NaN or infinite features at site"),
-            (lambda a: a[1]["b"].fill_(-100), r"train: expected labels of task 'b' .*got \[\]"),
-            (lambda a: a[1]["a"].__setitem__(5, 2), "train: expected labels of task 'a' in 0 … 1 or -100"),
-            (lambda a: a[3]["a"].__setitem__(5, -1), "test: expected labels of task 'a' in 0 … 1 or -100"),
+            (lambda a: a[0].clear(), "train_features: expected at least one site"),
+            (
+                lambda a: a[0]["wide"].__setitem__((3, 4), math.nan),
+                "train_features: site .* has NaN or inf",
+            ),
+            (lambda a: a[1]["b"].fill_(-100), "train_labels: expected labels of task 'b' .*got only -100"),
+            (
+                lambda a: a[1]["a"].__setitem__(5, 2),
+                "train_labels: expected labels of task 'a' in 0 … 1 or -100",
+            ),
+            (
+                lambda a: a[3]["a"].__setitem__(5, -1),
+                "test_labels: expected labels of task 'a' in 0 … 1 or -100",
+            ),
         ],
     )
     def test_messages_name_what_is_wrong(self, many, change, message):

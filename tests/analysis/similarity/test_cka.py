@@ -144,7 +144,7 @@ class TestKernels:
         x, y = related(n=30)
         with pytest.raises(ValueError, match="set max_samples"):
             kernel_cka(torch.zeros(10_001, 1), torch.zeros(10_001, 1))
-        with pytest.raises(ValueError, match=r"must be \(n, n\)"):
+        with pytest.raises(ValueError, match=r"must be of shape \(n, n\)"):
             kernel_cka(x, y, "precomputed")
         with pytest.raises(ValueError, match="more than half of the pairs"):
             kernel_cka(torch.where(torch.arange(30)[:, None] < 28, 1.0, x), y)

@@ -160,7 +160,7 @@ def test_text_drawn_from_an_order_is_told_by_it():
 
 def test_refusals(language):
     _, models, text = language
-    with pytest.raises(ValueError, match=r"7 token ids, as counted, got \(2, 8\)"):
+    with pytest.raises(ValueError, match=r"7 token ids, as counted, got \(2, 8\) logits"):
         models.scores(text[:2], torch.zeros(2, 8), text[1:3])
     with pytest.raises(ValueError, match="order of at least 2"):
         NgramModels(NgramCounts.of([text], WORDS, 1))

@@ -349,7 +349,7 @@ def test_refusals(tmp_path):
         ({"vocab_size": 5}, "8 different tokens, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got labels: set"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
-        ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.* Lower `length`"),
+        ({"name": "torch_transformer", "length": 40}, r"could not read rows of 80 tokens.*, lower `length`"),
     )
 
 

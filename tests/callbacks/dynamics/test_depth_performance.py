@@ -237,7 +237,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
         ({"times": [3, 1]}, "increasing whole numbers"),
         ({"times": [1, 1]}, "increasing whole numbers"),
         ({"fine_tuned_times": [1]}, "requires data to fine-tune on"),
-        ({"training": HeadTraining(patience=2)}, "remove training.patience"),
+        ({"training": HeadTraining(patience=2)}, "remove `training.patience`"),
     )
 
     def check(family="albert", sizes=None, tasks=tasks, times=(0,), **settings):

@@ -270,7 +270,7 @@ def test_what_is_refused(data, tmp_path):
         ({"short_tau": 7}, "short_term.steps must be a multiple of tau=7, got 100"),
         ({"long_tau": 30}, "long_term.steps must be a multiple"),
         ({"check_steps": 15}, "long_term.check_steps must be a multiple"),
-        ({"dimension_times": (0, 170)}, "increase from 0"),
+        ({"dimension_times": (0, 170)}, "increase within 0 … 100, got 0, 170"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
         ({"short_step": 5}, "has no argument 'short_step', did you mean 'short_term'"),
     )

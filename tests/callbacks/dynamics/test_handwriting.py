@@ -221,7 +221,7 @@ def test_states_that_are_not_finite(tmp_path, caplog):
     table = observer.observe(module, 3)
     left = [sum(rare not in ids for letter, ids in train if letter == i) for i in (0, 1)]
     assert values(table, "n_train") == left
-    assert "sentences because their states are not finite" in caplog.text
+    assert "sentences whose states are not finite" in caplog.text
     assert np.isfinite(values(table, "best_nmse")).all()
 
 
@@ -233,7 +233,7 @@ def test_what_is_refused(tmp_path):
         ({"toys": Toys(names=("STS-B", "SICK"))}, r"`task` as one of STS-B, SICK, got None"),
         ({"task": "CoLA"}, "got 'CoLA'"),
         ({"letters": ("U", "O")}, "has 2 outlines"),
-        ({"letters": ("U", "U")}, "expected two letters"),
+        ({"letters": ("U", "U")}, "expected two different letters"),
         ({"low": 4.0}, "low < high"),
         ({"max_length": 6}, "expected at most max_length = 6"),
         ({"max_tokens": 9}, "Remove `max_tokens`, `forward` and `split`"),
