@@ -31,5 +31,5 @@ def test_against_the_procedure_itself():
 def test_simultaneous():
     assert simultaneous_confidence(0.95, 1) == pytest.approx(0.95)
     assert simultaneous_confidence(0.95, 3) == pytest.approx(1 - 0.05 / 3)
-    with pytest.raises(ValueError, match="one interval"):
+    with pytest.raises(ValueError, match="intervals >= 1"):
         simultaneous_confidence(0.95, 0)
