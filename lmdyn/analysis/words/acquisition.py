@@ -418,7 +418,9 @@ def acquisition_regression(
                 "the same way"
             )
     if missing := [name for name in on if name not in table]:
-        raise ValueError(f"no column {', '.join(missing)} for `on`: choose among {', '.join(sorted(table))}")
+        raise ValueError(
+            f"no column {', '.join(missing)} for `on`: choose among {', '.join(sorted(map(str, table)))}"
+        )
     names = list(on)
     kept = table.dropna(subset=[*names, "age"])
     x = kept[names].to_numpy(dtype=np.float64)
