@@ -212,7 +212,11 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
             "no update is left to train: trainer.max_epochs is 3, and the checkpoint is after step 27 (whole",
         ),
         (10, "--set model.init_args.hidden_size=9", "sizes cannot change in a fork"),
-        (10, "--set model.init_args.optimizer=torch.optim.Adam", "the state of SGD, but the fork would have Adam"),
+        (
+            10,
+            "--set model.init_args.optimizer=torch.optim.Adam",
+            "the state of SGD, but the fork would have Adam",
+        ),
         (10, "--set data.init_args.batch_size=4", "data.init_args.batch_size cannot change in a fork, which"),
         (10, "--set seed_everything=4", "seed_everything cannot change in a fork: the checkpoint restores"),
         (10, "--set trainer.logger=false", "trainer.logger cannot change in a fork: a fork logs to its own"),

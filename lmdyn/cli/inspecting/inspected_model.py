@@ -116,7 +116,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
             )
         return _of_class(dotted_path, arguments)
     if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
-        raise ValueError(f"unknown model {name}{near}; name a model of the hub as ORGANISATION/MODEL")
+        raise ValueError(f"unknown model {name}{near} Name a model of the hub as ORGANISATION/MODEL")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise FileNotFoundError(f"file or folder {name} does not exist: expected a yaml, a run or a model")
     return _of_transformers(name, None, arguments)

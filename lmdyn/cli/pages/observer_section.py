@@ -53,7 +53,9 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         own = os.environ.get("LMDYN_TRACEBACK") or of_users_code(error) is not None
-        log.error("the report lacks %s (LMDYN_TRACEBACK=1 shows more): %s", what, said, exc_info=bool(own))
+        log.error(
+            "the report lacks the %s (LMDYN_TRACEBACK=1 shows more): %s", what, said, exc_info=bool(own)
+        )
         yield part("paragraph", f"Without {what}: {said}")
 
 

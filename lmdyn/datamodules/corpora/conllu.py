@@ -95,7 +95,7 @@ def _words(block: Block) -> Block:
     for i, row in enumerate(block.rows):
         start, _, end = row[_ID].partition(".")[0].partition("-")
         if not int(start) <= int(end or start) <= len(words.rows):
-            raise block.error(i, f"expected ascending numbers up to {len(words.rows)}, got {row[_ID]}")
+            raise block.error(i, f"expected ascending word numbers up to {len(words.rows)}, got {row[_ID]}")
     return words
 
 

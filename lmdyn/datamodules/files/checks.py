@@ -27,4 +27,6 @@ def each_once(choices: Iterable[str], minimum: int = 0, **lists: Iterable[str] |
     known = list(choices)
     for name, given in lists.items():
         if given is not None and not minimum <= len({*given} & {*known}) == len([*given]):
-            raise ValueError(f"{name} must be some of {', '.join(known)}, each once, got {', '.join(given)}")
+            raise ValueError(
+                f"{name} must be some of {', '.join(known)}, each once, got {', '.join(given) or 'none'}"
+            )

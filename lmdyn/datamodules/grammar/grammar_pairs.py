@@ -62,9 +62,7 @@ class GrammarPairs(TableData):
         """Make the pairs."""
         found = pd.DataFrame(self._changed())
         if found.empty:
-            raise ValueError(
-                "the test documents have no sentence for a pair: raise n_test_tokens of the corpus"
-            )
+            raise ValueError("no test document has a sentence for a pair: raise n_test_tokens of the corpus")
         found["pair"] = found.groupby("paradigm").cumcount().astype(str)
         kept = found[found["pair"].astype(int) < self.n_pairs].reset_index(drop=True)
         return kept.assign(field=kept["paradigm"].map(_FIELDS), term="", file="test documents")

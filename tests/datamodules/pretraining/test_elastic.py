@@ -148,7 +148,7 @@ def test_a_deal_gives_every_row_to_one_reader():
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("rows", {"ranks": 4, "update": 16}, "8 rows = batch_size 8 × 1 .* 16 rows = batch_size 4 × 4 .*must be 8"),
+        ("rows", {"ranks": 4, "update": 16}, "8 rows = batch_size 8 × ranks 1 .* batch_size 4 × ranks 4 .*must be 8"),
         ("rows", {"accumulated": 2, "update": 16}, "must be 8"),
         ("stream", {"ranks": 2, "update": 4}, "must be 8"),
         ("bptt", {"ranks": 2, "update": 16}, "ranks must be 8, and accumulate_grad_batches 1"),
