@@ -52,7 +52,7 @@ class AmongSeeds(Number):
         Raises:
             NotMeasured: always.
         """
-        raise NotMeasured("this number requires runs of several seeds, got one seed")
+        raise NotMeasured(f"{type(self).__name__} compares several seeds, but `of` reads one: use `of_seeds`")
 
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]

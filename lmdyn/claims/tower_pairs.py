@@ -130,8 +130,8 @@ class AgreementOfPairs(AmongSeeds):
     def __post_init__(self) -> None:
         if (self.of_pair in ("chance", "beyond")) != bool(self.by):
             raise ValueError(
-                f"of_pair is {self.of_pair!r}, and by is {' and '.join(self.by) or 'empty'}: set `by` if of_pair is "
-                "'chance' or 'beyond', and only then"
+                f"of_pair is {self.of_pair!r}, and by is {' and '.join(self.by) or 'empty'}: 'chance' and 'beyond' "
+                "require strata in `by`; for other values of of_pair, omit `by`"
             )
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:

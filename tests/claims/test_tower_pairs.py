@@ -179,7 +179,7 @@ def test_what_lacks_is_told():
     runs, _ = shared(3, 0.5)
     with pytest.raises(NotMeasured, match="at step 7"):
         T.preferences_of(PREFERENCE, [runs[0]], 7)
-    with pytest.raises(NotMeasured, match="runs of several seeds"):
+    with pytest.raises(NotMeasured, match="compares several seeds"):
         T.AgreementOfPairs(PREFERENCE).of([runs[0]])
     broken = model(11, np.full(200, np.nan))
     broken.observed["tower_preference"][2]["value"] = math.nan
