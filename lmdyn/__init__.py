@@ -21,4 +21,4 @@ def __getattr__(name: str) -> Any:
         from lmdyn.integrations import watcher
 
         return getattr(watcher, name)
-    raise AttributeError(f"module 'lmdyn' has no attribute {name!r}")
+    raise AttributeError(f"module 'lmdyn' has no attribute {name!r}: try lmdyn.callbacks or lmdyn.analysis")

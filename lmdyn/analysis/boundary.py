@@ -100,7 +100,7 @@ class _Conversion:
             except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"{self._function}: expected {name} of {expected}, got {type(value).__name__}: pass a tensor, an "
-                    f"array or nested lists of one length ({error})"
+                    f"array or nested lists of equal length ({error})"
                 ) from error
         if tensor.is_floating_point() and not hasattr(value, "dtype"):
             tensor = tensor.to(torch.get_default_dtype())  # of lists

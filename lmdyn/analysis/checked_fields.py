@@ -82,15 +82,15 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return _checked_union(name, value, args)
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in args):
-            raise ValueError(f"{name} is {value!r}: expected one of {list(args)}")
+            raise ValueError(f"{name} is {value!r}: expected one of {', '.join(map(repr, args))}")
         return value
     if origin is tuple:
         return _checked_tuple(name, value, args)
     if not _is_instance(value, origin or hint):
         raise TypeError(f"{name} is {value!r}: expected {_words(hint)}")
     if args and isinstance(value, Mapping):
-        if args == (str, str) and not all(isinstance(key, str) and key for key in value):
-            raise TypeError(f"{name} is {value!r}: expected a name before each colon")
+        if args == (str, str) and (wrong := [key for key in value if not (isinstance(key, str) and key)]):
+            raise TypeError(f"{name} has the key {wrong[0]!r}: expected a name, or a number in quotes")
         return {key: _checked(f"{name}[{key!r}]", item, args[1]) for key, item in value.items()}
     if args and isinstance(value, Collection) and origin is not type:
         kind: Any = list if isinstance(value, range) else type(value)  # a list, a tuple or a set

@@ -80,7 +80,7 @@ def check_map_shape(name: str, attention: Tensor, tokens: Tensor) -> None:
     batch, _, queries, keys = attention.shape
     if (batch, queries) != tuple(tokens.shape) or queries != keys:
         raise ValueError(
-            f"{name} is {tuple(attention.shape)} for tokens {tuple(tokens.shape)}: expected (batch, heads, time, time)"
+            f"{name} is {tuple(attention.shape)}: expected (batch, heads, time, time), of tokens {tuple(tokens.shape)}"
         )
 
 

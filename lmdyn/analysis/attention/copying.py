@@ -27,7 +27,7 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
         tensor([ 1., -1.,  0.], dtype=torch.float64)
     """
     if matrices.ndim < 2 or matrices.shape[-1] != matrices.shape[-2] or not matrices.shape[-1]:
-        raise ValueError(f"expected square matrices, got {tuple(matrices.shape)}")
+        raise ValueError(f"matrices are {tuple(matrices.shape)}: expected (..., n, n) with n from 1")
     a: Tensor = exact_float(matrices).cpu()
     finite = a.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvals(a.where(finite[..., None, None], 0))
@@ -57,8 +57,7 @@ def vocabulary_product(
     """
     if len(embedding) != len(unembedding) or not len(embedding):
         raise ValueError(
-            f"expected tables of the same tokens, got {len(embedding)} input vectors and {len(unembedding)} output "
-            "vectors"
+            f"embedding has {len(embedding)} rows and unembedding {len(unembedding)}: expected one per token in both"
         )
     dtype = torch.promote_types(at_least_float32(embedding), at_least_float32(unembedding))
     parts = zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True)
@@ -102,12 +101,13 @@ def copying_scores(
         values = values[query_group.to(values.device)]
     if len(values) != len(outputs):
         raise ValueError(
-            f"expected v of {len(outputs)} heads, got {len(values)}: pass `query_group`, the index in v for each head"
+            f"v or `query_group` gives {len(values)} heads, but o has {len(outputs)}: pass `query_group` with the row "
+            "of v for each head of o"
         )
     wanted = (values.shape[2], outputs.shape[1])
     if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:
         raise ValueError(
-            f"values {tuple(values.shape)}, product {tuple(product.shape)} and outputs {tuple(outputs.shape)} differ: "
-            "expected (heads, d_value, d), (d, e) and (heads, e, d_value)"
+            f"v is {tuple(v.shape)}, product {tuple(product.shape)} and o {tuple(o.shape)}: expected (kv_heads, "
+            "d_value, d), (d, e) and (heads, e, d_value), with equal d, e and d_value"
         )
     return positive_eigenvalues(values @ exact_float(product).to(values.device) @ outputs)

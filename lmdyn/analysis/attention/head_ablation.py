@@ -55,13 +55,12 @@ def ablated_heads(
         ...     layer(torch.tensor([1.0, 1.0, 5.0, 5.0]))
         tensor([2.], grad_fn=<SqueezeBackward4>)
     """
-    wrong = [
-        h
-        for h in heads
-        if h[0] not in places or not 0 <= h[2] < places[h[0]].heads or not 0 <= h[1] < places[h[0]].runs
-    ]
-    if wrong:
-        raise ValueError(f"heads {wrong} do not exist: expected (site, run, head) within {dict(places)}")
+    for site, run, head in heads:
+        if site not in places or not (0 <= head < places[site].heads and 0 <= run < places[site].runs):
+            known = ", ".join(f"{name} (heads: {p.heads}, runs: {p.runs})" for name, p in places.items())
+            raise ValueError(
+                f"site {site!r} has no head {head} in run {run}: count both from 0, and name a site of {known}"
+            )
     chosen: dict[tuple[str, int], list[int]] = {}
     for site, run, head in heads:
         chosen.setdefault((site, run), []).append(head)
@@ -77,8 +76,8 @@ def ablated_heads(
             x = args[0]
             if x.shape[-1] % place.heads:
                 raise ValueError(
-                    f"the output projection {place.path!r} reads {x.shape[-1]} numbers: expected a multiple of "
-                    f"{place.heads} heads"
+                    f"the output projection {place.path!r} reads vectors of {x.shape[-1]} dimensions: expected a "
+                    f"multiple of its number of heads, {place.heads}"
                 )
             if (which := chosen.get((site, run))) is None:
                 return None
@@ -98,6 +97,6 @@ def ablated_heads(
     silent = [site for site, number in calls.items() if not number]
     if silent and ran:  # a rank may have no batches
         raise RuntimeError(
-            f"the forward pass did not call the output projections of {silent}, so no heads changed: name modules that "
-            "the forward pass calls"
+            f"the forward pass did not call some output projections (sites {', '.join(silent)}), so their heads did "
+            "not change: name modules that the forward pass calls"
         )

@@ -48,8 +48,8 @@ def induction_scores(
     time = attention.shape[-1]
     if length < 2 or attention.shape[-2] != time or time < start + 2 * length:
         raise ValueError(
-            f"attention is {tuple(attention.shape)}: expected (batch, heads, time, time) with at least "
-            f"{start + 2 * length} positions for {start} tokens and two repetitions of {length} (from 2)"
+            f"attention is {tuple(attention.shape)}, length {length} and start {start}: expected (batch, heads, time, "
+            "time) with time at least start + 2 · length, and length from 2"
         )
     query = torch.arange(start + length, start + 2 * length, device=attention.device)
     keys = {

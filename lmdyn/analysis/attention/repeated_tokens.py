@@ -47,12 +47,9 @@ def repeated_tokens(
     """
     pool = torch.as_tensor(ids, dtype=torch.int64).unique()
     if length < 2 or rows < 1:
-        raise ValueError(f"expected a length from 2 and rows from 1, got length {length} and {rows} rows")
+        raise ValueError(f"length is {length} and rows is {rows}: expected length from 2 and rows from 1")
     if len(pool) < length:
-        raise ValueError(
-            f"expected at least {length} tokens from which to draw {length} different tokens, got {len(pool)}: lower "
-            "`length`"
-        )
+        raise ValueError(f"expected `length` = {length} different tokens, got {len(pool)}: lower `length`")
     drawn = []
     for row in range(rows):
         generator = torch.Generator().manual_seed(int(splitmix64(torch.tensor((seed << 32) + row))) % 2**63)
@@ -84,7 +81,7 @@ def repetition_losses(
         (tensor([3.]), tensor([0.5000]))
     """
     if losses.shape[1] < start + 2 * length:
-        raise ValueError(f"expected rows of at least {start + 2 * length} tokens, got {losses.shape[1]}")
+        raise ValueError(f"losses have {losses.shape[1]} columns: expected {start + 2 * length} or more")
     first = losses[:, start : start + length - 1]
     second = losses[:, start + length : start + 2 * length - 1]
     dtype = at_least_float32(losses)

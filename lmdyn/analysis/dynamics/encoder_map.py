@@ -137,7 +137,7 @@ class EncoderMap:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype}")
         if masked and "attention_mask" not in batch:
-            raise ValueError(f"masked=True requires an attention_mask in the batch, got {sorted(batch)}")
+            raise ValueError(f"masked=True requires an attention_mask, got {', '.join(sorted(batch))}")
         configs = [getattr(m, "config", None) for m in module.modules()]
         if forward is None and any(getattr(config, "is_encoder_decoder", False) for config in configs):
             module = encoder_of(module)
@@ -145,7 +145,7 @@ class EncoderMap:
         given = self._read(batch)
         if not any(value.numel() for value in given.values()):
             raise ValueError(
-                f"the batch has no tokens: expected inputs such as input_ids (rows, tokens), got {sorted(batch)}"
+                f"the batch has no tokens in {', '.join(sorted(batch)) or 'any entry'}: pass input_ids (rows, tokens)"
             )
         self._texts = some_texts(given, {0, *padding_of(configs)})
         rows = given if masked else self._texts[0]
@@ -181,8 +181,8 @@ class EncoderMap:
             core = core_of(self._order(layers, rows))
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
-                    f"sites {silent} of {model} do not run in every iteration, but {list(core.unit)} do: name only the "
-                    "layers of one iteration, in order"
+                    f"`sites` names modules that do not run in every iteration of {model} ({', '.join(silent)}): name "
+                    f"only layers of one iteration. In each iteration run: {', '.join(core.unit)}"
                 )
             return self._steps_of(layers, core)
         refused: ValueError | None = None
@@ -191,7 +191,7 @@ class EncoderMap:
             layers = self._found_layers(rows)
             order = self._order(layers, rows)
             if not order:
-                raise ValueError(f"the layers {list(layers)} of {model} did not run")
+                raise ValueError(f"{model} did not run {', '.join(layers)}: name its layers with `sites`")
             blocks = layers, core_of(order)
             return self._steps_of(*blocks, chained=True)
         except RecurrentError:
@@ -203,7 +203,9 @@ class EncoderMap:
             loops = repeated_modules(self._module, run, ids)
         except Exception as failed:
             kind = NoMapError if isinstance(refused, NoMapError) else ValueError
-            raise kind(f"lmdyn cannot run {model}: {type(failed).__name__}: {failed} ({refused})") from failed
+            raise kind(
+                f"lmdyn cannot run {model}: {type(failed).__name__}: {failed}. Check batch and `forward` ({refused})"
+            ) from failed
         for layers in loops:
             core = core_of(self._order(layers, rows))
             # the last layers of a unit may read the state and not carry it
@@ -288,8 +290,8 @@ class EncoderMap:
             if rows % count or (length is not None and length != tokens):
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
-                    f"the map has {what} of {count} rows of {length} tokens, but the state has {rows} rows of {tokens} "
-                    "tokens: apply the map to states of the same rows, once or repeated in order"
+                    f"the map has {what} of size ({count}, {length or tokens}), but the state has (rows, tokens) = "
+                    f"({rows}, {tokens}): apply the map to states of the same rows, once or repeated in order"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:
@@ -308,8 +310,8 @@ class EncoderMap:
         """
         if not self.shared:
             raise ValueError(
-                f"{type(self._module).__name__} runs each of its layers {list(self.unit)} once, so a time step is a "
-                "layer: use the sequence `maps`, with at most one step for each layer"
+                f"{type(self._module).__name__} runs each of its {len(self.unit)} layers once, so a time step is a "
+                "layer: use the sequence `maps` of this EncoderMap, with at most one step for each layer"
             )
         for step in self._applied_to(x) if len(x) else ():  # a process may have no rows
             x = step(x)
@@ -366,7 +368,7 @@ class EncoderMap:
         if off > tolerance(expected.dtype):
             raise NoMapError(
                 f"the output of {type(self._module).__name__} depends on the core's last state and on earlier states "
-                f"(by {off:.1e} of the largest entry). The output at another depth is therefore unknown"
+                f"(by {off:.1e} of the largest entry): name with `sites` a core whose last state determines the output"
             )
 
 

@@ -121,13 +121,13 @@ def long_run(
     """
     if getattr(f, "masked", False):
         raise ValueError(
-            "lmdyn drops trajectories that end, but each mask belongs to a row: create the map without a mask"
+            "a map with masks of its rows cannot drop trajectories that end: create the EncoderMap with masked=False"
         )
     check_windows(tau, steps)
     if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:
         raise ValueError(
             "expected epsilon and tolerance above 0, batch_size >= 1 and keep >= 0, got "
-            f"{epsilon}, {tolerance}, {batch_size}, {keep}"
+            f"{epsilon=}, {tolerance=}, {batch_size=}, {keep=}"
         )
     if reduced is not None:
         check_floor(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant), threshold)

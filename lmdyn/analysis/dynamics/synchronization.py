@@ -53,7 +53,7 @@ def deviation(
         tensor(5., dtype=torch.float64)
     """
     if variant not in get_args(DeviationVariant):
-        raise ValueError(f"variant must be one of {list(get_args(DeviationVariant))}, got {variant!r}")
+        raise ValueError(f"variant is {variant!r}: expected 'printed' or 'released'")
     x = x.double()
     if not x.numel():
         return x.new_full(x.shape[:-2], torch.nan)
@@ -133,7 +133,7 @@ def synchronization_offset(
     """
     check_floor(floor, threshold)
     if not len(deviations):
-        raise ValueError("expected D(t) from t = 0 on, got no times")
+        raise ValueError("deviations are empty: expected D(t) of one or more times, from t = 0")
     below = deviations < threshold
     return torch.where(below.any(0), below.int().argmax(0), -1)
 
@@ -201,6 +201,6 @@ def check_floor(floor: Float[Tensor, ""] | float, threshold: float) -> None:
     """
     if not float(floor) < threshold:  # also for NaN
         raise ValueError(
-            f"equal token vectors separate to a deviation of {float(floor):.1e}, above the threshold {threshold:.1e}: "
-            "either this precision cannot resolve synchronization (use float64), or synchronized tokens are unstable"
+            f"rounding separates equal token vectors to a deviation of {float(floor):.1e}: expected less than the "
+            f"threshold {threshold:.1e}. Use float64; if this does not help, synchronized tokens are unstable"
         )

@@ -90,18 +90,16 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
     if not isinstance(layer, EncoderMap):
         if not _is_albert(layer):
             raise ValueError(
-                f"{type(layer).__name__} is not an ALBERT layer: pass the EncoderMap of its encoder"
+                f"expected an ALBERT layer, got {type(layer).__name__}: for another model, pass its EncoderMap"
             )
         return SynchronizedMap([layer])
     full = layer
     if full.masked:
-        raise ValueError("if padding is masked, attention is not uniform: create the map without a mask")
+        raise ValueError("with masks, attention is not uniform: create the EncoderMap with masked=False")
     if not full.shared:
-        raise ValueError(f"the {len(full.maps)} layers differ: there is no single map to iterate")
+        raise ValueError(f"the {len(full.maps)} layers differ: expected a model that repeats its layers")
     if full.injected:
-        raise ValueError(
-            "each step depends on the text, so tokens do not become equal, and this model has no reduced map"
-        )
+        raise ValueError("each step depends on the text, so this model has no reduced map, only the full map")
 
     def reduced(x: Tensor) -> Tensor:
         return full(x[:, None])[:, 0]
@@ -125,7 +123,7 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
     if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
-            f"the map moves equal tokens and one token differently (by {error:.1e}): this model has no reduced map"
+            f"equal tokens move unlike one token (by {error:.1e}), so this model has no reduced map, only the full map"
         )
     tokens = torch.randn(1, 3, full.width, generator=draw).to(like)
     order = torch.tensor([2, 0, 1], device=like.device)
@@ -135,7 +133,7 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     later = torch.cat([tokens[:, :2], -tokens[:, 2:]], 1)
     causal = _apart(full(later)[:, :2], after[:, :2]) < _EQUAL
     why = "attention is causal" if causal else f"positions enter at each step (by {error:.1e})"
-    raise ValueError(f"{why}, so this model has no reduced map; iterate the full map")
+    raise ValueError(f"{why}, so this model has no reduced map, only the full map")
 
 
 _EQUAL = 1e-3

@@ -106,14 +106,14 @@ class GroupSums:
         """
         if self._centre is not None and x.shape[1] != len(self._centre):
             raise ValueError(
-                f"expected {len(self._centre)} dimensions, as in earlier vectors, got {x.shape[1]}"
+                f"x has {x.shape[1]} dimensions: expected {len(self._centre)}, as in earlier vectors"
             )
         if not len(x):
             return
         exact = exact_float(x)
         index = groups.to(exact.device).reshape(len(x), -1)
         if index.device.type == "cpu" and index.numel() and int(index.max()) >= self.n_groups:
-            raise ValueError(f"expected group numbers below {self.n_groups}, got {int(index.max())}")
+            raise ValueError(f"groups has {int(index.max())}: expected numbers below {self.n_groups}")
         if self._centre is None:
             inside = (index >= 0).any(1)
             if not bool(inside.any()):
@@ -262,7 +262,7 @@ def nested_variance(found: GroupVectors, parents: Int[Tensor, "_"]) -> NestedVar
         (10.0, 0.9, 0.1)
     """
     if len(parents) != len(found.counts):
-        raise ValueError(f"expected a parent for each of {len(found.counts)} groups, got {len(parents)}")
+        raise ValueError(f"parents has {len(parents)} entries: expected {len(found.counts)}, one per group")
     there = found.counts.nonzero()[:, 0]
     labels, parent, groups = parents[there].unique(return_inverse=True, return_counts=True)
     if len(labels) < 2:

@@ -70,7 +70,7 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
         (800, [2.2, 2.0, 2.1])
     """
     if any(part < 1 for part in parts):
-        raise ValueError(f"parts are {list(parts)}: expected whole numbers from 1")
+        raise ValueError(f"parts are {', '.join(map(str, parts))}: expected whole numbers from 1")
     if not all_finite(x):
         return IntrinsicDimension(0, (float("nan"),) * len(parts))
     rows = unit_size(x.detach().to(at_least_float32(x)))

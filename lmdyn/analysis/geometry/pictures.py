@@ -62,7 +62,7 @@ def principal_course(vectors: Float[Tensor, "steps n d"]) -> PrincipalCourse:
     """
     steps, n, _ = vectors.shape
     if not vectors.numel():
-        raise ValueError(f"expected vectors of at least one step, got the shape {tuple(vectors.shape)}")
+        raise ValueError(f"vectors are {tuple(vectors.shape)}: expected (steps, n, d), each from 1")
     exact = _finite(vectors)
     deviations = (exact - exact.mean(1, keepdim=True)).flatten(0, 1)
     deviations = deviations.where(deviations.abs().max() > _rounding(vectors), 0)
@@ -95,7 +95,7 @@ def cosine_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
         tensor([0., 2., 1., 1.], dtype=torch.float64)
     """
     if not x.numel():
-        raise ValueError(f"expected at least one vector, got the shape {tuple(x.shape)}")
+        raise ValueError(f"x is {tuple(x.shape)}: expected (n, d), each from 1")
     exact = unit_size(_finite(x))
     deviations = exact - exact.mean(0)
     norms = torch.linalg.vector_norm(deviations, dim=1, keepdim=True)
@@ -150,8 +150,8 @@ def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
         or not scipy.spatial.distance.is_valid_dm(given.numpy(), tol=1e-6 * size)
     ):
         raise ValueError(
-            "expected a symmetric matrix of distances of at least 0, with zeros on its diagonal, got the shape "
-            f"{tuple(given.shape)}"
+            f"distances of shape {tuple(given.shape)} are no matrix of distances: expected (n, n), symmetric, with "
+            "numbers of at least 0, and with zeros on the diagonal"
         )
     if size == 0:
         return MdsPicture(given.new_zeros(len(given), 2), 0.0)
@@ -211,5 +211,5 @@ def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
 def _finite(x: Tensor) -> Tensor:
     exact = exact_float(x).cpu()
     if not bool(exact.isfinite().all()):
-        raise ValueError("expected finite numbers, got NaN or infinite numbers")
+        raise ValueError("vectors or distances contain NaN or infinite numbers: leave these rows out")
     return exact

@@ -156,8 +156,8 @@ def power_law(eigenvalues: Float[Tensor, "d"], first: int = 3, last: int | None 
     """
     if first < 1 or (last is not None and last < first + _LEAST - 1):
         raise ValueError(
-            f"indices of the power law are {first} to {last}: expected a first index from 1, and a last index at least "
-            f"{_LEAST - 1} above the first"
+            f"indices of the power law are {first} to {last or 'the last'}: expected a first index from 1, and a last "
+            f"index at least {_LEAST - 1} above the first"
         )
     if not len(eigenvalues) or not bool(eigenvalues.isfinite().all()):
         return None

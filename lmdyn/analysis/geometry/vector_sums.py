@@ -147,7 +147,7 @@ class VectorSums:
         if not x.numel():
             return
         if self._width and x.shape[1] != self._width:
-            raise ValueError(f"expected {self._width} dimensions, as in earlier vectors, got {x.shape[1]}")
+            raise ValueError(f"x has {x.shape[1]} dimensions: expected {self._width}, as in earlier vectors")
         self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
         self._waiting.append(x.detach().clone())
         self._rows += len(x)

@@ -239,12 +239,12 @@ def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Any]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
         raise RuntimeError(
-            f"the forward pass did not run sites {silent}: name modules that the forward pass calls"
+            f"the forward pass did not run some sites ({', '.join(silent)}): name modules that the forward pass calls"
         )
     if overwritten := _overwritten(seen):
         raise RuntimeError(
-            f"a later in-place operation overwrites the outputs of sites {overwritten}, so lmdyn cannot capture "
-            f"activations and gradients there: {_IN_PLACE_REMEDY}"
+            f"a later in-place operation overwrites the outputs of some sites ({', '.join(overwritten)}), so lmdyn "
+            f"cannot capture activations and gradients there: {_IN_PLACE_REMEDY}"
         )
     return {
         (name if len(runs) == 1 else f"{name}@{i}"): captured.tensor
@@ -305,7 +305,7 @@ def capture(
             tensor = first_tensor(output)
             if tensor is None:
                 raise RuntimeError(
-                    f"site {name!r}: expected a module that returns a tensor, got {type_words(type(output).__name__)}"
+                    f"site {name!r} returns no tensor, but {type_words(type(output).__name__)}: name another module"
                 )
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
                 tensor.requires_grad_(True)  # if all parameters below are frozen, the graph begins here
@@ -342,8 +342,8 @@ def capture(
             # with frozen parameters, the graph begins at a leaf, which autograd protects
             if gradients and "leaf Variable that requires grad" in str(error):
                 raise RuntimeError(
-                    f"an in-place operation follows a site of {list(sites)}, and all parameters before that site are "
-                    f"frozen: {_IN_PLACE_REMEDY}"
+                    f"an in-place operation follows one of the sites {', '.join(sites)}, and all parameters before "
+                    f"that site are frozen: {_IN_PLACE_REMEDY}"
                 ) from error
             raise
 

@@ -113,12 +113,12 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
     missing = {name: key for name, key in names.items() if key not in entries}
     if missing:
         raise ValueError(
-            f"`batch` names {missing}, but the batches are {seen(batch)}: name entries that exist"
+            f"`batch` names {', '.join(map(str, missing.values()))}, but batches are {seen(batch)}: name other entries"
         )
     renamed = {name: entries[key] for name, key in names.items()}
     if names and "input_ids" not in renamed and "input_ids" not in entries:
         raise ValueError(
-            f"`batch` names {list(names)}, but no `input_ids`; the batches are {seen(batch)}: name the token ids, "
+            f"`batch` names {', '.join(names)}, but no `input_ids`; the batches are {seen(batch)}: name the token ids, "
             "`batch: {input_ids: …}`"
         )
     rest = {k: v for k, v in entries.items() if k not in names.values() and isinstance(k, str)}
@@ -290,8 +290,8 @@ def labels_of(batch: Batch) -> Tensor:
     labels = batch.get("labels")
     if not isinstance(labels, Tensor):
         raise ValueError(
-            f"expected `labels` in the probe set's batches, got {sorted(batch)}: add labels (Hugging Face's collators "
-            "create labels), or name the entry of labels, `batch: {labels: …}`"
+            f"expected `labels` in the probe set's batches, got {', '.join(sorted(batch))}: add labels "
+            "(Hugging Face's collators create labels), or name the entry of labels, `batch: {labels: …}`"
         )
     return labels
 
@@ -316,8 +316,8 @@ def whole_numbers(batch: Batch) -> dict[str, Any]:
                 found[name] = torch.as_tensor(np.asarray(found[name]))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"expected rows of equal length in `{name}`, got different lengths: pad the rows, or pass a "
-                    "DataLoader with a collator"
+                    f"expected numbers in rows of equal length in `{name}`, got text or different lengths: pad the "
+                    "rows, or pass a DataLoader with a collator"
                 ) from error
     for name in ("input_ids", "labels"):
         value = found.get(name)

@@ -239,9 +239,9 @@ def called_module(module: Module) -> Module:
     within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
     if len(within) != 1:
         raise ValueError(
-            f"{type(module).__name__} has no `forward`, but contains {list(within)}: expected one module. Define "
-            "`forward(self, input_ids)` that returns logits, or pass `forward:` to the observer, a function (module, "
-            "batch) -> output"
+            f"{type(module).__name__} has no `forward`: expected one module with parameters within, got "
+            f"{', '.join(within) or 'none'}. Define `forward(self, input_ids)` that returns logits, or pass `forward:` "
+            "to the observer, a function (module, batch) -> output"
         )
     return called_module(next(iter(within.values())))
 
@@ -290,9 +290,9 @@ def _arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs]
     if missing:
         raise ValueError(
-            f"{type(module).__name__}.forward requires {missing}, but the batch has {sorted(batch)}: rename the "
-            f"batch's keys, `batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function "
-            "(module, batch) -> output or a function's dotted path"
+            f"{type(module).__name__}.forward requires {', '.join(missing)}, but the batch has "
+            f"{', '.join(sorted(batch))}: rename the batch's keys in the collator, or pass `forward:` to the observer, "
+            "a function (module, batch) -> output or a function's dotted path"
         )
     return positional, kwargs, None if label_name in kwargs else label_name
 
@@ -369,10 +369,10 @@ def logits_of(output: Any) -> Tensor:
             return found[0]
         if found:
             break
-    seen = {k: tuple(t.shape) for k, t in tensors.items()}
+    seen = ", ".join(f"{k}: {tuple(t.shape)}" for k, t in tensors.items())
     raise ValueError(
         f"expected an output with `.logits` (batch, time, classes), got {type_words(type(output).__name__)} of tensors "
-        f"{seen}: pass `forward:` to the observer, a function (module, batch) -> logits or a function's dotted path"
+        f"{seen or '(none)'}: pass `forward:` to the observer, a function (module, batch) -> logits"
     )
 
 
@@ -409,8 +409,8 @@ def token_losses(
     """
     if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(
-            f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
-            "`logits[b, t]` must be the prediction for `labels[b, t]`"
+            f"logits are {tuple(logits.shape)}, labels {tuple(labels.shape)}: expected (batch, time, classes) and "
+            "(batch, time), with the prediction `logits[b, t]` for `labels[b, t]`"
         )
     if not logits.is_floating_point():
         raise ValueError(f"expected floating-point logits, got {logits.dtype}")

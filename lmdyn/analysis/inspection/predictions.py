@@ -50,14 +50,14 @@ def logits_at(
         n = int(positions.sum())
         if logits.ndim != 2 or logits.shape[0] != n:
             raise ValueError(
-                f"{type(module).__name__}.forward names `predict`, but returned logits {tuple(logits.shape)} for {n} "
-                "positions: expected (positions, vocab)"
+                f"{type(module).__name__}.forward takes `predict`, but returned logits {tuple(logits.shape)}: expected "
+                f"({n}, vocab), one row for each position in `predict`"
             )
         return logits
     logits = logits_of(call_module(module, batch, forward=forward))
     if logits.shape[:2] != positions.shape:
         raise ValueError(
-            f"logits are {tuple(logits.shape)} for positions {tuple(positions.shape)}: expected (batch, time, vocab)"
+            f"logits are {tuple(logits.shape)}: expected (batch, time, vocab) for positions {tuple(positions.shape)}"
         )
     return logits[positions]
 
@@ -133,6 +133,6 @@ def activations_at(
             for handle in handles:
                 handle.remove()
         found = dict(seen.activations)
-    if several := sorted(set(found) - set(sites)):
-        raise ValueError(f"sites {several} run several times in a forward pass: name modules that run once")
+    if several := sorted({name.split("@")[0] for name in set(found) - set(sites)}):
+        raise ValueError(f"a forward pass runs some sites more than once ({', '.join(several)}): name others")
     return found

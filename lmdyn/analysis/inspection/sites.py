@@ -13,7 +13,7 @@ from torch.nn import Module
 from lmdyn.analysis.inspection.activations import capture, observing, paths_of
 from lmdyn.analysis.inspection.attention_weights import readable_attention
 from lmdyn.analysis.inspection.attributes import nearest
-from lmdyn.analysis.inspection.batches import rows_at
+from lmdyn.analysis.inspection.batches import rows_at, seen
 from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
 from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, decoder_ids, logits_of
 from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
@@ -87,8 +87,8 @@ def find_sites(module: Module, batch: Batch, forward: Forward | None = None) -> 
     """
     if not isinstance(batch.get("input_ids"), Tensor) or batch["input_ids"].ndim != 2:
         raise ValueError(
-            f"lmdyn finds sites with a forward pass over `input_ids` (batch, time), but the batch has {sorted(batch)}: "
-            "add `input_ids`, or name the sites explicitly"
+            "lmdyn finds sites with a forward pass over `input_ids` (batch, time), but the batch is "
+            f"{seen(batch)}: add `input_ids`, or name modules in `sites`"
         )
     batch = _unequal_axes(batch)
 
@@ -147,8 +147,8 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
         near = nearest(".".join(tail).replace("*", "0"), near_ends, cutoff=0.0)
         raise ValueError(
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
-            f"{[near_ends[end] for end in near]}. lmdyn matches patterns segment by segment; a pattern that begins "
-            "with `*` may begin anywhere, such as '*.layers.*'"
+            f"{', '.join(near_ends[end] for end in near)}. lmdyn matches patterns segment by segment; a pattern that "
+            "begins with `*` may begin anywhere, such as '*.layers.*'"
         )
     if len(matched) > _MOST:
         raise ValueError(

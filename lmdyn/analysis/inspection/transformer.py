@@ -55,10 +55,10 @@ def encoder_of(module: Module) -> Module:
         if cast(Any, whole).config.is_encoder_decoder and id(encoder) in found and inside.issuperset(found):
             return found[id(encoder)]
     if len(found) != 1:
-        names = [type(m).__name__ for m in found.values()]
+        names = ", ".join(type(m).__name__ for m in found.values()) or "none"
         raise ValueError(
-            f"{type(module).__name__} contains {len(found)} models of transformers {names}: expected one model, or an "
-            "attribute `encoder` that names the model"
+            f"{type(module).__name__} contains {len(found)} models of transformers ({names}): expected one, or an "
+            "attribute `encoder` that is one of several models"
         )
     return next(iter(found.values()))
 
@@ -168,9 +168,8 @@ def layer_sites(module: Module) -> dict[str, str]:
         lists = static_blocks(encoder)
         if len(lists) != 1:
             raise ValueError(
-                "lmdyn did not find the layers of "
-                f"{type(encoder).__name__}{f', which has several lists of blocks: {lists}' if lists else ''}: name the "
-                "layers with `sites`, display name to module path"
+                f"lmdyn did not find the layers of {type(encoder).__name__} (lists of blocks at "
+                f"{', '.join(p[0] for p in lists) or 'no path'}): name the layers, `sites: {{layer1: path.of.module}}`"
             )
         paths = [f"{prefix}{path}" for path in lists[0]]
     if len(paths) == 1 and getattr(getattr(encoder, "config", None), "num_hidden_layers", 1) > 1:
@@ -195,6 +194,6 @@ def attention_sites(module: Module) -> dict[str, str]:
     for name, path in layer_sites(module).items():
         found = next((f"{path}.{a}" for a in _ATTENTION if f"{path}.{a}" in modules), None)
         if found is None:
-            raise ValueError(f"layer {path!r} has no attention module: name the module with `sites`")
+            raise ValueError(f"layer {path!r} has no attention module: name attention sites yourself")
         sites[name] = found
     return sites

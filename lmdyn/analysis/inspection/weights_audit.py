@@ -363,11 +363,11 @@ def audit_weights(
     """
     if not len(steps) == len(digests) == len(sketches):
         raise ValueError(
-            f"expected one digest and one sketch for each step, got {len(steps)} steps, {len(digests)} digests and "
-            f"{len(sketches)} sketches"
+            f"expected one digest and one sketch for each step, got steps: {len(steps)}, digests: {len(digests)}, "
+            f"sketches: {len(sketches)}"
         )
-    if any(b <= a for a, b in itertools.pairwise(steps)):
-        raise ValueError(f"expected increasing steps, got {list(steps)}")
+    if wrong := [f"{b} after {a}" for a, b in itertools.pairwise(steps) if b <= a]:
+        raise ValueError(f"expected increasing steps, got {', '.join(wrong)}")
     same: dict[str, list[int]] = {}
     for step, digest in zip(steps, digests, strict=True):
         same.setdefault(digest, []).append(step)

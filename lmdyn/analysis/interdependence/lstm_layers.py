@@ -81,8 +81,8 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for module in modules:
         if not isinstance(module, nn.LSTM):
             raise TypeError(
-                f"expected torch.nn.LSTM or a stack of LSTMs, got {type(module).__name__}: the decomposition requires "
-                "the LSTM's gates; for other models use pairwise_shapley_interaction"
+                f"expected torch.nn.LSTM or a stack of LSTMs, whose gates lmdyn reads, got {type(module).__name__}: "
+                "for interactions in other models, use pairwise_shapley_interaction"
             )
         if module.bidirectional or module.proj_size:
             raise ValueError(
@@ -106,10 +106,10 @@ def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
     if weights.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"the parts of an LSTM add up in float32 or float64 only, got {weights.dtype}")
+        raise ValueError(f"expected an LSTM in float32 or float64, got {weights.dtype}: convert it")
     if inputs.numel() == 0 or inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
-            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, like the LSTM's weights, got "
+            f"expected at least one word vector of {weights.shape[1]} dimensions in {weights.dtype}, as the LSTM, got "
             f"{tuple(inputs.shape)} in {inputs.dtype}"
         )
 
@@ -125,9 +125,9 @@ def initial_state(
     if len(given) == 2 and isinstance(given[0], Tensor):  # as in nn.LSTM: each (layers, batch, hidden)
         given = list(zip(*(part.reshape(-1, *part.shape[-2:]) for part in given), strict=True))
     pairs = [(h.reshape(-1, h.shape[-1]).detach(), c.reshape(-1, c.shape[-1]).detach()) for h, c in given]
-    expected = [((batch, layer.hidden),) * 2 for layer in layers]
-    if (got := [(tuple(h.shape), tuple(c.shape)) for h, c in pairs]) != expected:
-        raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")
+    expected = [f"{(batch, layer.hidden)} and {(batch, layer.hidden)}" for layer in layers]
+    if (got := [f"{tuple(h.shape)} and {tuple(c.shape)}" for h, c in pairs]) != expected:
+        raise ValueError(f"state has h and c of {'; '.join(got)}: expected {'; '.join(expected)}, by layer")
     return pairs
 
 
@@ -149,7 +149,8 @@ def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
     dtype = layers[-1].w_rec.dtype
     if not isinstance(decoder, nn.Linear) or decoder.in_features != size or decoder.weight.dtype != dtype:
         raise ValueError(
-            f"expected a linear decoder of {size} dimensions in {dtype}, as the LSTM, got {decoder}"
+            f"expected a linear decoder of {size} dimensions in {dtype}, as the LSTM, got "
+            f"{str(decoder).splitlines()[0]} in {next((p.dtype for p in decoder.parameters()), 'no dtype')}"
         )
 
 

@@ -69,8 +69,8 @@ def decompositional_interdependence(
     both = left & right
     if bool(both.any()):
         raise ValueError(
-            f"left and right overlap in {int(both.sum())} words, the first at {both.nonzero()[0].tolist()}: "
-            "interdependence requires disjoint sets"
+            f"left and right share words ({int(both.sum())} in all, the first at index "
+            f"{tuple(both.nonzero()[0].tolist())}): pass disjoint sets"
         )
     if not bool(left.any(-1).all() & right.any(-1).all()):
         raise ValueError("left and right must contain at least one word in each row, got an empty set")
@@ -80,8 +80,8 @@ def decompositional_interdependence(
     time = torch.arange(inputs.shape[1], device=inputs.device)
     last = (time * (left | right)).amax(-1)
     read = last if at is None else torch.as_tensor(at, device=inputs.device).expand(last.shape)
-    if bool(((read < 0) | (read >= steps.sum(-1))).any()):
-        raise ValueError(f"`at` must be a step from 0 to the sentence's length - 1, got {at}")
+    if bool((outside := (read < 0) | (read >= steps.sum(-1))).any()):
+        raise ValueError(f"`at` is {int(read[outside][0])}: expected 0 to the sentence's length - 1")
     pairs = left.shape[:-2].numel()
     focus = torch.stack([left, right, left | right]).flatten(0, -3)
     found = contextual_decomposition(lstm, inputs, focus, state, mask=mask, variant=variant)

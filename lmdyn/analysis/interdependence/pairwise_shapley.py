@@ -132,7 +132,9 @@ def pairwise_shapley_interaction(
         )
     baseline = torch.as_tensor(baseline).to(inputs)
     if baseline.shape != inputs.shape[2:]:
-        raise ValueError(f"expected a baseline of {tuple(inputs.shape[2:])}, got {tuple(baseline.shape)}")
+        raise ValueError(
+            f"baseline is {tuple(baseline.shape)}: expected {tuple(inputs.shape[2:])}, as one token"
+        )
     shape = (len(inputs), int(words.max()) + 1, max_distance)
     found: dict[str, PairwiseShapley] = {}
     for b, (tokens, row) in enumerate(zip(inputs, words.cpu(), strict=True)):
@@ -181,7 +183,7 @@ def reading_of(forward: Forward, inputs: Tensor) -> Reading:
     half = inputs.shape[1] // 2
     if half == 0:
         raise ValueError(
-            "expected sentences of at least two positions, to measure which words are visible at a position"
+            f"inputs are {tuple(inputs.shape)}: expected two or more positions, to measure which words a position reads"
         )
     changed = inputs.clone()
     changed[:, half:] = inputs[:, :1]
@@ -226,8 +228,8 @@ class _Game:
         there = (words >= 0).nonzero()[:, 0]
         if bool((words[there].diff() < 0).any()):
             raise ValueError(
-                f"expected word numbers that increase along each sentence, got {words.tolist()}: put a word's tokens "
-                "together"
+                f"words has {', '.join(map(str, words.tolist()))}: number the words along the sentence, with equal "
+                "numbers for the tokens of one word only"
             )
         self.number, player, counts = words[there].unique(return_inverse=True, return_counts=True)
         self.players = len(self.number)
@@ -274,8 +276,8 @@ def _named(output: Any, rows: Tensor) -> dict[str, Tensor]:
         if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != expected:
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"forward must return a tensor of shape {(*expected, 'd')} for this many rows, got {got}: return a "
-                "field of the model's output, such as lambda ids: model(ids).last_hidden_state"
+                f"forward must return a tensor of shape ({expected[0]}, {expected[1]}, d) for these inputs, got {got}: "
+                "return a field of the model's output, such as lambda ids: model(ids).last_hidden_state"
             )
     return named
 

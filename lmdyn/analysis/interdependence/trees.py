@@ -37,7 +37,7 @@ def dependency_distances(heads: Sequence[int]) -> npt.NDArray[np.int64]:
         climbed = np.where(climbed >= 0, head[climbed], -1)
     if (climbed >= 0).any():
         raise ValueError(
-            f"heads {list(heads)} form a cycle: expected a tree, with words counted from 0 and -1 for the root"
+            f"heads {', '.join(map(str, heads))} form a cycle: expected a tree of words from 0, with -1 for the root"
         )
     child = np.flatnonzero(head >= 0)
     return _distances(child, head[child], n)
@@ -76,8 +76,8 @@ def _heads(heads: Sequence[int]) -> npt.NDArray[np.int64]:
     n = len(head)
     if n and (head.min() < -1 or head.max() >= n):
         raise ValueError(
-            f"heads {list(heads)} point outside the sentence of {n} words: expected indices from 0, or -1 for "
-            "a root"
+            f"heads {', '.join(map(str, heads))} point outside the sentence of {n} words: expected indices from 0, or "
+            "-1 for a root"
         )
     return head
 

@@ -42,7 +42,7 @@ def critical_step(
         nan
     """
     if not first > 0:
-        raise ValueError(f"expected a positive first step, got {first}")
+        raise ValueError(f"first is {first:g}: expected a step above 0")
     start = loss(0.0)
     if not abs(start) < float("inf"):
         return float("nan")

@@ -82,8 +82,8 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
     outputs = [m for m in module.modules() if isinstance(m, nn.Linear)]
     if len(embeddings) != 1 or not layers or len(outputs) != 1:
         raise ValueError(
-            f"expected an embedding, recurrent layers and one linear output layer, got {len(embeddings)} embeddings, "
-            f"{len(layers)} recurrent layers and {len(outputs)} linear layers in {type(module).__name__}"
+            f"expected one embedding, recurrent layers and one linear output layer in {type(module).__name__}, got "
+            f"embeddings: {len(embeddings)}, recurrent layers: {len(layers)}, linear layers: {len(outputs)}"
         )
     (embedding,), (output,) = embeddings, outputs
     sizes = [embedding.embedding_dim, *(size for _, _, size in layers)]
@@ -92,7 +92,7 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
         into = weights["ih"]
         if into.shape[1] != sizes[before]:
             raise ValueError(
-                f"expected layers in sequence, got a layer of {into.shape[1]} inputs after {sizes[before]} units"
+                f"expected layers in sequence, got one of {into.shape[1]} inputs after one of {sizes[before]} outputs"
             )
         axes[before].append(UnitAxis(names[id(into)], 1))
         own = [UnitAxis(names[id(w)], 0, gates) for w in weights.values()]
@@ -114,7 +114,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[dict[str, Tensor], int, int]]:
         if not isinstance(m, nn.RNNBase):
             continue
         if m.bidirectional or m.proj_size:
-            raise ValueError("lmdyn does not support units of bidirectional layers or projected states")
+            raise ValueError("got a bidirectional or projected layer: set bidirectional=False, proj_size=0")
         gates = next(n for kind, n in _GATES.items() if isinstance(m, kind))
         kinds = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if m.bias else ()))
         for number in range(m.num_layers):

@@ -66,7 +66,7 @@ def match_units(
         {'units': tensor([1, 0])}
     """
     if not groups:
-        raise ValueError("expected at least one group of exchangeable units, got none")
+        raise ValueError("expected at least one group of units, got none: pass unit_groups(module)")
     names = sorted({axis.parameter for group in groups for axis in group.axes})
     mine = {name: exact_float(own[name]).cpu() for name in names}
     theirs = {name: exact_float(other[name]).cpu() for name in names}

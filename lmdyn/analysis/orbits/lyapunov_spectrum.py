@@ -104,7 +104,7 @@ def lyapunov_spectrum(
             f"every={every}"
         )
     if method not in get_args(Method):
-        raise ValueError(f"method must be one of {list(get_args(Method))}, got {method!r}")
+        raise ValueError(f"method is {method!r}: expected {' or '.join(map(repr, get_args(Method)))}")
     check_steps(f, skip + steps)
     dtype = x.dtype
     g = torch.Generator().manual_seed(seed)

@@ -96,7 +96,7 @@ def survival(
     if groups is not None and len(groups) != len(length):
         raise ValueError(f"expected one group for each of {len(length)} lengths, got {len(groups)}")
     if detected < 0 or (horizon is not None and not horizon >= 0):
-        raise ValueError(f"expected detected and horizon of at least 0, got {detected} and {horizon}")
+        raise ValueError(f"expected detected and horizon of at least 0, got {detected=} and {horizon=}")
     last = float(length.max()) if horizon is None else float(horizon)
     if length.max() < last and not ended[length == length.max()].all():
         raise ValueError(
@@ -108,7 +108,7 @@ def survival(
     of = np.arange(len(length)) % _BLOCKS if groups is None else np.asarray(groups)
     names = np.unique(of)
     if groups is not None and len(names) < 2:
-        raise ValueError(f"an interval over groups requires at least 2 groups, got {len(names)}")
+        raise ValueError(f"groups has {len(names)} group: expected at least 2, or groups=None")
     # one orbit has no interval: its t is NaN
     kept = [of != name for name in names] if len(names) > 1 else [of == of[0]]
     t = float(scipy.stats.t.ppf(0.5 + confidence / 2, len(names) - 1))

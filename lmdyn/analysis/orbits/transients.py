@@ -74,7 +74,7 @@ def transient_length(
     if tau < 1 or width < 1:
         raise ValueError(f"tau and width must be at least 1, got tau={tau}, width={width}")
     if rule not in get_args(Rule):
-        raise ValueError(f"rule must be one of {list(get_args(Rule))}, got {rule!r}")
+        raise ValueError(f"rule is {rule!r}: expected {' or '.join(map(repr, get_args(Rule)))}")
     if width > windows:
         raise ValueError(
             f"a running mean over {width} windows requires at least as many windows, got {windows}: "

@@ -68,7 +68,7 @@ def zero_one_test(
         tensor([0., 1.], dtype=torch.float64)
     """
     if every < 1 or n_frequencies < 1:
-        raise ValueError(f"expected every and n_frequencies of at least 1, got {every} and {n_frequencies}")
+        raise ValueError(f"expected every and n_frequencies of at least 1, got {every=} and {n_frequencies=}")
     values = series[::every].double()
     # K is independent of scale, and uses fourth powers
     values = unit_size(values, 0)
@@ -111,7 +111,7 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
     n = len(series)
     if n == 0 or not bool(series.isfinite().all()):
         raise ValueError(
-            f"expected a non-empty series of finite values, got {series}: cut the series before NaN or infinity"
+            f"the series of length {n} is empty, or has NaN or infinite values: cut the series before these values"
         )
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)

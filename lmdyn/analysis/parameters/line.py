@@ -90,8 +90,8 @@ def point_between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha:
 def _check_alike(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
     if start.keys() != end.keys():
         raise ValueError(
-            f"expected parameters of the same names at both ends, got {sorted(start.keys() ^ end.keys())[:6]} at one "
-            "end only"
+            "expected parameters of the same names at both ends, got at one end only: "
+            f"{', '.join(sorted(start.keys() ^ end.keys())[:6])}"
         )
     for name, value in start.items():
         if value.shape != end[name].shape:

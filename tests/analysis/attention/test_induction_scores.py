@@ -27,10 +27,10 @@ def test_rows_repeat_and_are_functions_of_their_number():
 @pytest.mark.parametrize(
     ("ids", "length", "rows", "message"),
     [
-        (range(5), 6, 1, "at least 6 tokens .* got 5: lower"),
+        (range(5), 6, 1, "6 different tokens, got 5: lower"),
         ([1, 1, 2], 3, 1, "got 2"),
         (range(9), 1, 1, "length from 2"),
-        (range(9), 2, 0, "0 rows"),
+        (range(9), 2, 0, "rows is 0"),
     ],
 )
 def test_rows_that_cannot_be_drawn(ids, length, rows, message):
@@ -45,7 +45,7 @@ def test_losses_are_of_the_same_tokens():
     losses[0, :-1] = row[1:].float()  # the loss of a token is its id
     first, second = repetition_losses(losses, length, start)
     assert first == second == row[start + 1 : start + length].float().mean()
-    with pytest.raises(ValueError, match="at least 10 tokens, got 9"):
+    with pytest.raises(ValueError, match="9 columns: expected 10"):
         repetition_losses(losses[:, 1:], length, start)
 
 

@@ -89,7 +89,7 @@ class TestCapture:
 
         net = Net().requires_grad_(not frozen)
         with (
-            pytest.raises(RuntimeError, match=r"site.*'h'.*`x = x \+ y` for `x \+= y`"),
+            pytest.raises(RuntimeError, match=r"sites .*h[,)].*`x = x \+ y` for `x \+= y`"),
             torch.set_grad_enabled(gradients),
             capture(net, {"h": "h"}, gradients=gradients) as seen,
         ):
@@ -133,7 +133,7 @@ class TestCapture:
             resolve_sites(net, {"h@0": "layer"})
         with capture(net, {"h": "unused"}) as seen:
             net(torch.ones(1, 4))
-            with pytest.raises(RuntimeError, match=r"did not run sites \['h'\]"):
+            with pytest.raises(RuntimeError, match=r"did not run some sites \(h\)"):
                 _ = seen.activations
 
     def test_hooks_go_also_after_an_error(self):

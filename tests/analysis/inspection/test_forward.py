@@ -50,7 +50,7 @@ def test_token_losses_equal_log_softmax_and_ignore_minus_100():
         for t in range(3):
             expected = 0.0 if labels[b, t] < 0 else -log_p[b, t, labels[b, t]].item()
             assert losses[b, t].item() == pytest.approx(expected, abs=1e-14)
-    with pytest.raises(ValueError, match="must be the prediction for"):
+    with pytest.raises(ValueError, match="with the prediction"):
         token_losses(logits, labels[:, :2])
 
 
@@ -135,7 +135,7 @@ def test_lightning_module_without_a_forward():
     model = NanoGPT()
     batch = {"input_ids": IDS, "labels": IDS}
     assert torch.equal(logits_of(call_module(Wrapper(model), batch)), model(IDS, IDS)[0])
-    with pytest.raises(ValueError, match=r"no `forward`, but contains \['model0', 'model1'\]"):
+    with pytest.raises(ValueError, match=r"no `forward`.* got model0, model1"):
         call_module(Wrapper(model, NanoGPT()), batch)
 
 
@@ -158,7 +158,7 @@ def test_a_recurrent_state_of_three_axes_is_no_logits():
 
     module, ids = Recurrent(), torch.tensor([[1, 2, 3], [4, 5, 6]])
     assert torch.equal(logits_of(call_module(module, {"input_ids": ids})), module(ids)[0])
-    with pytest.raises(ValueError, match=r"\{0: \(2, 2, 7\), 1: \(2, 2, 7\)\}"):  # either could be meant
+    with pytest.raises(ValueError, match=r"0: \(2, 2, 7\), 1: \(2, 2, 7\)"):  # either could be meant
         logits_of(call_module(Recurrent(layers=2), {"input_ids": ids[:, :2]}))
 
 

@@ -132,18 +132,18 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("left", "right", "settings", "match"),
         [
-            ((0, 2), (2, 3), {}, r"overlap in 1 words, the first at \[0, 2\]"),
+            ((0, 2), (2, 3), {}, r"1 in all, the first at index \(0, 2\)"),
             ((), (1,), {}, "an empty set"),
             ((1,), (3,), {"mask": O.right_padded([3], 5)}, "contains padding"),
-            ((0,), (1,), {"at": 5}, "must be a step from 0 to the sentence's length"),
+            ((0,), (1,), {"at": 5}, "expected 0 to the sentence's length"),
             (
                 (0,),
                 (1,),
                 {"at": 3, "mask": O.right_padded([3], 5)},
-                "must be a step from 0 to the sentence's",
+                "expected 0 to the sentence's",
             ),
             ((0,), (1,), {"mask": ~O.right_padded([3], 5)}, "pad on the right"),
-            ((0,), (1,), {"variant": "printed"}, "expected variant"),
+            ((0,), (1,), {"variant": "printed"}, "variant is 'printed': expected"),
             ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),
             ((0,), (1,), {"decoder": nn.Linear(5, 7)}, "a linear decoder of 4 dimensions"),
         ],

@@ -267,7 +267,7 @@ class TestReading:
         assert reading_of(noisy, ids) == "causal"
         named = lambda x: {"h": once(x), "g": faint(x)}  # noqa: E731
         assert reading_of(named, ids) == "bidirectional"
-        with pytest.raises(ValueError, match="at least two positions"):
+        with pytest.raises(ValueError, match="two or more positions"):
             reading_of(once, ids[:, :1])
 
 
@@ -276,7 +276,7 @@ class TestErrors:
         ("settings", "match"),
         [
             ({"exact_up_to": 40}, r"at most 20, got 40, which requires 2\^40 coalitions"),
-            ({"words": torch.tensor([[0, 1, 1, 0, 2, 3]] * 2)}, "increase along each sentence"),
+            ({"words": torch.tensor([[0, 1, 1, 0, 2, 3]] * 2)}, "number the words along the sentence"),
             ({"seed": [1, 2, 3]}, "seed is a list of 3: expected one number, or a list of 2"),
             ({"forward": lambda ids: torch.full((*ids.shape, 2), torch.nan)}, "returned NaN or infinite"),
         ],

@@ -62,5 +62,5 @@ def test_where_the_loss_explodes_counts_as_above():
 
 
 def test_a_first_step_that_is_not_positive_is_refused():
-    with pytest.raises(ValueError, match="expected a positive first step, got 0"):
+    with pytest.raises(ValueError, match="first is 0: expected a step above 0"):
         critical_step(lambda step: step, 0.0)

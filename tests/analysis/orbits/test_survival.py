@@ -105,7 +105,7 @@ def test_intervals_over_networks_cover():
     [
         ([-1.0], [False], {}, "at least 0"),
         ([1.0, 2.0], [False, False], {"groups": [1]}, "one group for each"),
-        ([1.0, 2.0], [False, False], {"groups": [1, 1]}, "at least 2 groups, got 1"),
+        ([1.0, 2.0], [False, False], {"groups": [1, 1]}, "1 group: expected at least 2"),
         ([1.0, 3.0], [False, True], {"horizon": 9.0}, "no orbit was followed beyond 3"),
         ([1.0], [False], {"detected": -1.0}, "at least 0"),
     ],

@@ -177,7 +177,7 @@ def test_refused_settings():
             {"measures": ["svcca_x"]},
             r"unknown measure svcca_x, did you mean .* expected one of cca, .*svcca_<k>",
         ),
-        ({"sites": {"": "h1"}}, "sites is {'': 'h1'}: expected"),
+        ({"sites": {"": "h1"}}, "sites has the key '': expected"),
         ({"reference_sites": {"a": "h1"}}, "does not support `reference_sites`"),
         ({"reference": {}}, "expected at least one reference, got none: set `reference`"),
         ({"reference": {"": Earlier()}}, "reference name ''"),

@@ -41,7 +41,9 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
     try:
         copied = copy.deepcopy(module, memo)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"lmdyn cannot copy {type(module).__name__}: {error}") from error
+        raise ValueError(
+            f"lmdyn cannot copy {type(module).__name__} ({error}): remove attributes that copy.deepcopy cannot copy"
+        ) from error
     copied = _of_precision(_uncompiled(copied), dtype).eval().requires_grad_(False)
     without: list[Any] = []
     for m in copied.modules():

@@ -124,6 +124,6 @@ def refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None
     recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
     if recurrent:
         raise RecurrentError(
-            f"{', '.join(recurrent)} of {type(module).__name__} are recurrent layers with a state that runs over the "
-            "tokens: expected the blocks of a transformer or of a state-space model"
+            "expected the blocks of a transformer or of a state-space model, got recurrent layers, whose state runs "
+            f"over the tokens, in {type(module).__name__}: {', '.join(recurrent)}"
         )

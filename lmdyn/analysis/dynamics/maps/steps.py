@@ -98,8 +98,8 @@ class Steps:
         shape = shapes.pop() if shapes else None
         if shapes or shape is None or len(shape) != 3 or shape[0] != 1:
             raise NoMapError(
-                f"{self.unit[-1]!r} of {self._model} returns a state {shape} for one row: expected (batch, tokens, "
-                "hidden) of one shape. Use batch-first layers, such as `batch_first=True` in torch"
+                f"{self.unit[-1]!r} of {self._model} returns {shape or 'no tensor'} for one row: expected (1, tokens, "
+                "hidden) in each iteration. Use batch-first layers, such as `batch_first=True` in torch"
             )
         return cast(list[Tensor], ends)
 
@@ -127,11 +127,11 @@ class Steps:
         other = some + scale * _noise(some)
         first = step(other)
         if apart(step(other), first) > 0:
-            raise NoMapError(f"{self._model} is no map: each iteration draws random numbers")
+            raise NoMapError(f"in {self._model}, each iteration draws random numbers: remove the noise")
         if apart(step(some), first) == 0:
             raise NoMapError(
-                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: list the "
-                "core's layers in order in `sites`, with the layer that returns the state last"
+                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name in "
+                "`sites` the layers of one iteration, of which the last to run returns the state"
             )
 
     def _check_own_run(self, example: Recorded, ends: Sequence[Tensor]) -> None:
@@ -152,13 +152,13 @@ class Steps:
                 )
                 raise NoMapError(
                     f"{end} of {self._model} differs from a step from the previous state (by {off:.1e} of the largest "
-                    "entry), so there is no map to iterate. Either the iteration's number or more than the output of "
-                    f"{self.unit[-1]!r} has an effect. Or layers keep data between iterations or texts, such as a "
-                    "cache. Name with `sites` a core that carries the whole state"
+                    "entry), so there is no map to iterate. Either the iteration's number or more than the previous "
+                    "state has an effect. Or layers keep data between iterations or texts, such as a cache. Name with "
+                    "`sites` a core that carries the whole state"
                 )
             raise NoMapError(
                 f"the first iteration of {self._model} differs from later iterations (by {off:.1e} of the largest "
-                "entry): a step depends on the iteration's number, so there is no map to iterate"
+                "entry), so there is no map to iterate: expected a step that does not depend on the iteration's number"
             )
 
     def _depends_on_text(self, seen: Sequence[Recorded], ends: Sequence[Tensor]) -> bool:

@@ -162,5 +162,5 @@ def test_states_with_tokens_first_are_refused(injected):
     loop.step, loop.first = nn.TransformerEncoderLayer(HIDDEN, 2, 32, batch_first=True).double().eval(), False
     assert EncoderMap(loop, text(), dtype=torch.float64).shared  # the control
     loop.step, loop.first = nn.TransformerEncoderLayer(HIDDEN, 2, 32).double().eval(), True
-    with pytest.raises(ValueError, match=r"of TimeMajor returns a state \(6, 1, 32\) for one row"):
+    with pytest.raises(ValueError, match=r"of TimeMajor returns \(6, 1, 32\) for one row"):
         EncoderMap(loop, text(), dtype=torch.float64)
