@@ -366,8 +366,8 @@ def audit_weights(
             f"expected one digest and one sketch for each step, got steps: {len(steps)}, digests: {len(digests)}, "
             f"sketches: {len(sketches)}"
         )
-    if wrong := [f"{b} after {a}" for a, b in itertools.pairwise(steps) if b <= a]:
-        raise ValueError(f"expected increasing steps, got {', '.join(wrong)}")
+    if unordered := [f"{b} after {a}" for a, b in itertools.pairwise(steps) if b <= a]:
+        raise ValueError(f"expected increasing steps, got {', '.join(unordered)}")
     same: dict[str, list[int]] = {}
     for step, digest in zip(steps, digests, strict=True):
         same.setdefault(digest, []).append(step)
