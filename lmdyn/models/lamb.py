@@ -47,8 +47,8 @@ class LAMB(Optimizer):
     ) -> None:
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
             raise ValueError(
-                "expected lr, eps and weight_decay of at least 0 and betas in [0, 1), got "
-                f"{lr}, {eps}, {weight_decay}, {betas}"
+                "expected lr, eps and weight_decay of at least 0, and betas from 0 to below 1, got lr "
+                f"{lr}, eps {eps}, weight_decay {weight_decay} and betas {', '.join(map(str, betas))}"
             )
         defaults = {
             "lr": lr,

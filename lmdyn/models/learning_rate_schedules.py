@@ -77,7 +77,7 @@ class ScheduledModule(LanguageModule):
         if warmup_steps < 0 or (decay_power is not None and decay_power <= 0) or (decay_steps or 1) < 1:
             raise ValueError(
                 "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "
-                f"{warmup_steps}, {decay_power}, {decay_steps}"
+                f"warmup_steps {warmup_steps}, decay_power {decay_power} and decay_steps {decay_steps}"
             )
         self.warmup_steps, self.decay_power, self.decay_steps = warmup_steps, decay_power, decay_steps
 
@@ -91,9 +91,7 @@ class ScheduledModule(LanguageModule):
             # Lightning loses the position of the data of a resumed run if it has to count batches before it restores
             total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
             if math.isinf(total):
-                raise ValueError(
-                    "the length of the training is unknown: set max_steps, decay_steps, or decay_power: null"
-                )
+                raise ValueError("the length of training is unknown: set trainer.max_steps or decay_steps")
             return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -140,9 +140,8 @@ class MaskedLanguageModel(ScheduledModule):
     ) -> None:
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         if (config is None) == (pretrained is None):
-            raise ValueError(
-                "expected either a config for a new model or pretrained weights, got both or neither"
-            )
+            got = "neither" if config is None else "both"
+            raise ValueError(f"expected `config` (a new model) or `pretrained` (weights), got {got}")
         check_arguments(config or {})
         self.family = family
         self.config = config

@@ -124,7 +124,7 @@ class LanguageModule(L.LightningModule):
         if found is None:
             owner = "no datamodule" if datamodule is None else f"{type(datamodule).__name__}"
             raise ValueError(
-                f"{type(self).__name__}(vocab_size={self.vocab_size}) requires a trainer with a datamodule that has a "
+                f"{type(self).__name__}({size}={getattr(self, size)}) requires a trainer with a datamodule that has a "
                 f"`{name}`, got {owner}. Set {size} to a number"
             )
         return found
@@ -137,7 +137,7 @@ class LanguageModule(L.LightningModule):
         """
         if "labels" not in batch:
             raise ValueError(
-                f"expected `labels` in the batch, got {sorted(batch)}: use a datamodule that creates labels"
+                f"expected `labels` in the batch, got {', '.join(sorted(batch))}: use a datamodule that creates labels"
             )
         return batch["labels"]
 

@@ -136,7 +136,7 @@ class PretrainedLM(LanguageModule):
         try:
             if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
                 raise ValueError(
-                    f"there is no tokenizer: expected one of the files {list(_TOKENIZERS)} in {self.folder}"
+                    f"there is no tokenizer: expected one of {', '.join(_TOKENIZERS)} in {self.folder}"
                 )
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
             if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -217,7 +217,7 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
             ) from error
         if any(folder.glob(weights[0])):
             return folder
-    raise ValueError(f"{name!r} at revision {revision or 'main'!r} has no weights of PyTorch: {folder}")
+    raise ValueError(f"{name!r} at {revision or 'main'!r} has no weights of PyTorch: use another revision")
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
@@ -249,7 +249,7 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # as for the tokenizer
         raise ValueError(f"{label} is not a model of transformers ({_in_a_line(error)})") from error
-    named = getattr(config, "architectures", None) or [""]
+    named = getattr(config, "architectures", None) or ["model"]
     architecture = str(named[0] if isinstance(named, list) else named)[:100]
     objective = objective or objective_of(architecture)
     if objective is None:
@@ -260,7 +260,7 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     model = load_model(auto, folder, label, optional=PAIR_HEAD)
     if model.get_output_embeddings() is None:
         raise ValueError(
-            f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): use the generator"
+            f"{label} has no output layer and predicts no tokens, like ELECTRA's discriminator: use the generator"
         )
     return objective, model
 
@@ -297,8 +297,8 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
     if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
-            f"{label} lacks weights of {type(model).__name__}: {needed[:20]}{' and more' if len(needed) > 20 else ''}: "
-            "use the class of the saved model"
+            f"{label} lacks {len(needed)} weights of {type(model).__name__}, such as {', '.join(needed[:3])}: load it "
+            "with the objective or family with which it was saved"
         )
     depth = getattr(model.config, "num_hidden_layers", math.inf)
     numbered = [(int(found[1]), key) for key in info["unexpected_keys"] if (found := _LAYER.search(key))]
@@ -341,7 +341,7 @@ def check_arguments(given: Mapping[str, Any], known: Any = None) -> None:
         raise ValueError("vocab_size must not be in the config: pass vocab_size as an argument")
     names = {*given} if known is None else {*known.to_dict(), *known.attribute_map}
     if unknown := sorted(given.keys() - names):
-        raise ValueError(f"{type(known).__name__} has no arguments {unknown}: choose among {sorted(names)}")
+        raise ValueError(f"{known.model_type} has no {', '.join(unknown)}, only {', '.join(sorted(names))}")
 
 
 def check_size(config: Any, label: str, make: Callable[[], nn.Module]) -> None:

@@ -55,8 +55,8 @@ class Tagging(LanguageModule):
             names = self.from_datamodule("label_names", "num_labels")
             if self.task not in names:
                 raise ValueError(
-                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
-                    "add the layer to `data.layers`"
+                    f"expected a label layer {self.task!r} in the datamodule, got {', '.join(sorted(names)) or 'none'}"
+                    ": add the layer to `data.layers`"
                 )
             self.num_labels = len(names[self.task])
             self.hparams["num_labels"] = self.num_labels
@@ -67,7 +67,7 @@ class Tagging(LanguageModule):
         """Return the tag to predict at each token."""
         if self.label_key not in batch:
             raise ValueError(
-                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
+                f"expected `{self.label_key}` in the batch, got {', '.join(sorted(batch))}: "
                 f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
             )
         return batch[self.label_key]

@@ -188,7 +188,8 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         if isinstance(module, L.LightningModule):
             module.configure_model()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {class_path} cannot be created with {arguments}: {error}") from error
+        given = ", ".join(f"{k}={v!r}" for k, v in arguments.items()) or "no arguments"
+        raise ValueError(f"{path}: {class_path} cannot be created with {given}: {error}") from error
     load_weights(module, checkpoint["state_dict"], path)
     return module.eval().requires_grad_(False)
 
@@ -240,7 +241,7 @@ def updates_in(checkpoint: Mapping[str, Any]) -> int:
         return int(about["step"])
     if not isinstance(checkpoint.get("global_step"), int):
         raise ValueError(
-            "a checkpoint has no step in its name or in an entry global_step: rename the file step=000000123.ckpt"
+            "a checkpoint has no step in its name or in an entry global_step: rename the file to step=STEP.ckpt"
         )
     loops = checkpoint.get("loops", {}).get("fit_loop", {})
     manual = loops.get("epoch_loop.manual_optimization.optim_step_progress")

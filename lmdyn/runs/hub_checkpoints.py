@@ -156,7 +156,7 @@ def _load_files(path: Path) -> dict[str, Tensor]:
     try:
         return {key: t for file in sorted(path.glob("*.safetensors")) for key, t in load_file(file).items()}
     except Exception as error:  # from safetensors or the file system
-        raise ValueError(f"{path} cannot be read ({error}): download or write the file again") from error
+        raise ValueError(f"{path} cannot be read ({error}): download or write the files again") from error
 
 
 def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
@@ -220,9 +220,8 @@ class HubCheckpoints(Mapping[int, Path]):
             found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:
-                raise ValueError(
-                    f"no revision of {name} with a step matches {item!r}: name some of {sorted(there)}"
-                )
+                among = ", ".join(sorted(there)) or "none"
+                raise ValueError(f"no revision of {name} with a step matches {item!r}: it has {among}")
             if others := sorted(set(found) - set(steps)):
                 log.info("%s: lmdyn leaves out revisions without a step: %s", name, ", ".join(others))
             for ref in steps:

@@ -73,9 +73,9 @@ class Steps:
                 raise ValueError(f"Steps.{name} is {value}: expected a number from 1, or null for never")
         at: Any = tuple(self.at) if isinstance(self.at, Iterable) else self.at  # yaml has lists
         if not isinstance(at, tuple) or not all(isinstance(step, Integral) for step in at):
-            raise TypeError(f"Steps.at is {at!r}: expected a list of whole numbers, such as [0, 100]")
+            raise TypeError(f"Steps.at is {self.at!r}: expected a list of whole numbers, such as [0, 100]")
         if any(step < 0 for step in at):
-            raise ValueError(f"Steps.at is {at}: expected steps from 0 (the untrained model)")
+            raise ValueError(f"Steps.at has {min(at)}: expected steps from 0 (the untrained model)")
         object.__setattr__(self, "at", tuple(int(step) for step in at))
         for name in ("tokens", "words"):
             object.__setattr__(self, name, _amounts(name, getattr(self, name)))
@@ -125,7 +125,7 @@ class Steps:
             if reached is None:
                 raise ValueError(
                     f"the schedule has amounts of {name}, but your loop does not count {name}: pass `{name}` to "
-                    "watcher.step or the WatchCallback, or name steps"
+                    "watcher.step (Trainer: include_num_input_tokens_seen; WatchCallback: `words`), or schedule steps"
                 )
             if earlier is None:  # a continued run that does not know
                 earlier = reached if before.step else 0
@@ -141,7 +141,7 @@ def _amounts(name: str, given: Any) -> tuple[int, ...]:
     if not all(isinstance(n, Real) and float(n).is_integer() for n in found):
         raise TypeError(f"Steps.{name} is {given!r}: expected a list of whole numbers, such as [1e6, 1e7]")
     if any(n < 1 for n in found):
-        raise ValueError(f"Steps.{name} is {given!r}: expected amounts from 1")
+        raise ValueError(f"Steps.{name} has {min(found)}: expected amounts from 1")
     return tuple(int(n) for n in found)
 
 

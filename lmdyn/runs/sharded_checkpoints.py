@@ -136,7 +136,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         reader.read_data(plan, planner).wait()
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a sharded checkpoint ({error}): use another one, or write this folder again"
+            f"{path} cannot be read as a sharded checkpoint ({error}): use another checkpoint, or write it again"
         ) from error
     if not isinstance(about, dict):
         raise ValueError(

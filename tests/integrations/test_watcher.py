@@ -415,7 +415,7 @@ def test_continuing_with_another_model_or_text_is_told(tmp_path, caplog):
 
     with watch(Larger(), tmp_path, observers=LearningCurves(), probe=batches(3, 99), step=1):
         pass
-    assert "continues with another parameters and probe set" in caplog.text
+    assert "continues with changed parameters and probe set" in caplog.text
 
 
 class Attention(nn.Module):

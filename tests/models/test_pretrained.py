@@ -208,7 +208,10 @@ def test_what_is_no_language_model_is_refused(tmp_path):
         ({"name": str(tmp_path), "revision": "step3"}, "is a folder and has no revision 'step3'"),
         (str(tmp_path), "is not a model of transformers"),
         (encoder, "is a BertModel, which may be causal or masked: set the objective"),
-        ({"name": encoder, "objective": "masked"}, "lacks weights of BertForMaskedLM: .*cls.predictions"),
+        (
+            {"name": encoder, "objective": "masked"},
+            "lacks .* weights of BertForMaskedLM, such as .*cls.predictions",
+        ),
         (str(tmp_path / "discriminator"), "predicts no tokens"),
         (str(tmp_path / "cut"), "AutoModelForMaskedLM cannot load"),
     )
@@ -248,7 +251,7 @@ def test_pickled_code_is_not_run(tmp_path):
         ({"hidden_size": 10**6}, r"would have [\d,]+ GB of weights, but the machine has"),
         ({"num_hidden_layers": 0}, r"has weights of more layers .*layer.*the 0 layers"),
         ({"num_hidden_layers": 1}, r"has weights of more layers .*layer\.1\..*the 1 layers"),
-        ({"num_hidden_layers": 3}, r"lacks weights of BertForMaskedLM: .*layer\.2\."),
+        ({"num_hidden_layers": 3}, r"lacks .* weights of BertForMaskedLM, such as .*layer\.2\."),
         ({"hidden_dropout_prob": [[]]}, "is not a model of transformers"),
     ],
 )

@@ -92,8 +92,8 @@ class LoopedLanguageModel(CausalTransformer):
         least = {"prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "depth": 1}
         least |= {"evaluation_depth": 1, "backprop_depth": 1}
         values = {name: value for name, value in locals().items() if name in least and value is not None}
-        if low := {name: value for name, value in values.items() if value < least[name]}:
-            raise ValueError(f"expected numbers of at least {least}, got {low}")
+        if low := [f"{k} is {v}: expected at least {least[k]}" for k, v in values.items() if v < least[k]]:
+            raise ValueError("; ".join(low))
         if "num_hidden_layers" in self.config:
             raise ValueError(
                 "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"

@@ -166,10 +166,13 @@ def test_resumed_training_is_the_same(tmp_path):
 def test_what_is_refused():
     assert_refused(
         model,
-        ({"core_layers": 0}, r"got {'core_layers': 0}"),
-        ({"evaluation_depth": 0}, r"got {'evaluation_depth': 0}"),
+        ({"core_layers": 0}, "core_layers is 0: expected at least 1"),
+        ({"evaluation_depth": 0}, "evaluation_depth is 0: expected at least 1"),
         ({"config": {**SIZES, "num_hidden_layers": 3}}, "set prelude_layers, core_layers and coda_layers"),
         ({"family": "gpt2", "config": {"n_embd": 8, "n_head": 2}}, "GPT2Model has no"),
-        ({"family": "mistral", "config": {**SIZES, "sliding_window": 4}}, "expected only full attention"),
+        (
+            {"family": "mistral", "config": {**SIZES, "sliding_window": 4}},
+            "has layers without full attention: set `family`",
+        ),
     )
     assert_refused(model(), (torch.zeros(1, 17, dtype=torch.long), "longer than the model's 16 positions"))
