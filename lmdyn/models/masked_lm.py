@@ -140,8 +140,10 @@ class MaskedLanguageModel(ScheduledModule):
     ) -> None:
         super().__init__(optimizer=optimizer, decay_power=decay_power, **kwargs)
         if (config is None) == (pretrained is None):
-            got = "neither" if config is None else "both"
-            raise ValueError(f"expected `config` (a new model) or `pretrained` (weights), got {got}")
+            raise ValueError(
+                "expected either `config` (for a new model) or `pretrained` (weights), got "
+                f"{'neither' if config is None else 'both'}"
+            )
         check_arguments(config or {})
         self.family = family
         self.config = config

@@ -217,7 +217,7 @@ class RecurrentModule(LanguageModule):
             self._carried = None
             return
         if set(state) != {"h", "c"} or len(state["h"]) != self.num_layers:
-            shapes = ", ".join(f"{key} of shape {tuple(value.shape)}" for key, value in state.items())
+            shapes = f"{', '.join(f'{key} of shape {tuple(part.shape)}' for key, part in state.items())}"
             raise ValueError(f"the saved state has {shapes}: expected h and c of {self.num_layers} layers")
         h, c = state["h"].to(self.device, copy=True), state["c"].to(self.device, copy=True)
         self._carried = tuple(zip(h.split(1), c.split(1), strict=True))

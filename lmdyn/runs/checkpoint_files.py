@@ -188,7 +188,7 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         if isinstance(module, L.LightningModule):
             module.configure_model()
     except (TypeError, ValueError) as error:
-        given = ", ".join(f"{k}={v!r}" for k, v in arguments.items()) or "no arguments"
+        given = f"{', '.join(f'{k}={v!r}' for k, v in arguments.items()) or 'no arguments'}"
         raise ValueError(f"{path}: {class_path} cannot be created with {given}: {error}") from error
     load_weights(module, checkpoint["state_dict"], path)
     return module.eval().requires_grad_(False)

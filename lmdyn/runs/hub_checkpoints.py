@@ -220,8 +220,9 @@ class HubCheckpoints(Mapping[int, Path]):
             found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:
-                among = ", ".join(sorted(there)) or "none"
-                raise ValueError(f"no revision of {name} with a step matches {item!r}: it has {among}")
+                raise ValueError(
+                    f"no revision of {name} with a step matches {item!r}: expected some of {', '.join(sorted(there))}"
+                )
             if others := sorted(set(found) - set(steps)):
                 log.info("%s: lmdyn leaves out revisions without a step: %s", name, ", ".join(others))
             for ref in steps:

@@ -187,10 +187,10 @@ def test_bad_settings_are_refused():
     bert = {"family": "bert"}
     assert_refused(
         MaskedLanguageModel,
-        (bert, "expected `config` .* got neither"),
+        (bert, "expected either `config` .* got neither"),
         (
             {**bert, "config": {}, "pretrained": "x"},
-            "expected `config` .* got both",
+            "expected either `config` .* got both",
         ),
         ({**bert, "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
         ({**bert, "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),

@@ -170,7 +170,7 @@ class PretrainingCorpus(SplitLoaders):
             raise ValueError(f"a stream has only training text, no split {split!r}: set `corpus` as well")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
-            has = ", ".join(text.names) or "text"
+            has = f"{', '.join(text.names) or 'text'}"
             raise ValueError(f"layers: split {split!r} has no {', '.join(unknown)}, only {has}")
         loader = RowLoader(
             text,

@@ -267,8 +267,9 @@ class StreamLoaderOfRows:
         """
         there, here = ({**settings, "batch_size": 0} for settings in (state["settings"], self._settings))
         if there != here:
-            pairs = [(k, there.get(k), here.get(k)) for k in here | there]
-            changed = ", ".join(f"{k} {old} (now {new})" for k, old, new in pairs if old != new)
+            changed = (
+                f"{', '.join(f'{k} {there.get(k)} (now {v})' for k, v in here.items() if v != there.get(k))}"
+            )
             raise ResumeError(f"the saved run read the stream with {changed}: keep the settings of that run")
         position, ended = self._batch.position(state, self._length, "epoch_batches")
         deal = Deal(**state["deal"])

@@ -80,7 +80,7 @@ class StreamedText:
         for one, stream in zip(self.datasets, streams, strict=True):
             columns = stream.column_names
             if columns is not None and self.text_column not in columns:
-                name = ", ".join(f"{key}: {value}" for key, value in one.items())
+                name = f"{', '.join(f'{key}: {value}' for key, value in one.items())}"
                 said = f"has no column {self.text_column!r}, only {', '.join(columns)}: set text_column to one of these"
                 raise ValueError(f"dataset {name} {said}")
         return streams

@@ -224,7 +224,7 @@ def _asked_or_common(
     """Return what is asked, which every split must have; if nothing is, what every split has."""
     for split, exist in present.items():
         if missing := [name for name in asked or () if name not in exist]:
-            has = ", ".join(exist) or "words"
+            has = f"{', '.join(exist) or 'words'}"
             raise ValueError(f"{what}s: split {split!r} has no {', '.join(missing)}, only {has}")
     common = [x for x in next(iter(present.values())) if all(x in exist for exist in present.values())]
     return tuple(common if asked is None else asked)

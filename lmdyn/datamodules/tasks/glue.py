@@ -106,8 +106,10 @@ class GlueTasks(TaskData):
         super().__init__(**kwargs)
         each_once((*GLUE_LAYOUTS, SQUAD), 1, tasks=tasks)
         if (folder is None) == (dataset is None and squad_dataset is None):
-            got = "neither" if folder is None else "both"
-            raise ValueError(f"expected `folder` or data of the hub (`dataset`, `squad_dataset`), got {got}")
+            raise ValueError(
+                "expected `folder` or data of the hub (`dataset`, `squad_dataset`), got "
+                f"{'neither' if folder is None else 'both'}"
+            )
         if folder is None:
             missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
             if missing:
@@ -213,8 +215,9 @@ def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -
     if not (number in range(len(names)) if names else 0 <= number <= 5):
         expected = f"a label of {', '.join(names)}" if names else "a score from 0 to 5"
         raise ValueError(f"{where}: expected {expected}, got {shown(str(label))}")
-    if wrong := [shown(str(text)) for text in texts if not isinstance(text, str)]:
-        raise ValueError(f"{where}: expected text, got {wrong[0]}")
+    if not all(isinstance(text, str) for text in texts):
+        wrong = f"{next(text for text in texts if not isinstance(text, str))}"
+        raise ValueError(f"{where}: expected text, got {shown(wrong)}")
     return TextExample(texts[0], texts[1] if len(texts) > 1 else None, number)
 
 
@@ -223,9 +226,10 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
     for i, row in enumerate(rows):
         *texts, label = found = [row.get(c) for c in (*layout.hub_columns, "label")]
         if None in found:
-            expected = f"expected values in the columns {', '.join(layout.hub_columns)} and label"
-            has = ", ".join(name for name, value in row.items() if value is not None) or "none"
-            raise ValueError(f"{where}, row {i}: {expected}, got values in {has}")
+            raise ValueError(
+                f"{where}, row {i}: expected values in the columns {', '.join(layout.hub_columns)} and label, got "
+                f"values in {', '.join(name for name, value in row.items() if value is not None) or 'none'}"
+            )
         examples.append(_example(texts, label, layout, f"{where}, row {i}"))
     return examples
 
@@ -287,7 +291,7 @@ def read_squad(path: str | Path) -> list[Question]:
                         raise ValueError("expected answers if is_impossible is false, and none if true")
                     found.append(_question(qa["id"], qa["question"], paragraph["context"], answers))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        said = f"no key {error}" if isinstance(error, KeyError) else error
+        said = f"{'no key ' if isinstance(error, KeyError) else ''}{error}"
         raise ValueError(f"{path}{where}: expected SQuAD's layout ({said})") from error
     except ValueError as error:
         raise ValueError(f"{path}{where}: {error}" if where else str(error)) from error
@@ -317,7 +321,7 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
             answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
             found.append(_question(row["id"], row["question"], row["context"], answers))
         except (KeyError, TypeError, ValueError) as error:
-            said = f"no column {error}" if isinstance(error, KeyError) else error
+            said = f"{'no column ' if isinstance(error, KeyError) else ''}{error}"
             raise ValueError(f"{name}, row {i}: expected a row in SQuAD's layout ({said})") from error
     return found
 
