@@ -265,7 +265,8 @@ class StreamLoaderOfRows:
         Raises:
             ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank.
         """
-        there, here = ({**settings, "batch_size": 0} for settings in (state["settings"], self._settings))
+        there = {**state["settings"], "batch_size": 0}
+        here = {**self._settings, "batch_size": 0}
         if there != here:
             changed = (
                 f"{', '.join(f'{k} {there.get(k)} (now {v})' for k, v in here.items() if v != there.get(k))}"
