@@ -151,7 +151,9 @@ def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tens
     """
     taken = n if max_samples is None else min(n, max_samples)
     if taken < least:
-        raise ValueError(f"this measure requires {least} samples, got {taken} of {n} ({max_samples=})")
+        raise ValueError(
+            f"this measure requires at least {least} samples, got {taken} of {n} ({max_samples=})"
+        )
     if max_samples is None and n > _MOST:
         raise ValueError(
             f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample (without "

@@ -54,10 +54,10 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
     if cut not in ("variance", "singular_values"):
         raise ValueError(f"cut must be 'variance' or 'singular_values', got {cut!r}")
     if not len(singular_values):
-        raise ValueError("expected at least one singular value, got none")
+        raise ValueError("singular_values is empty: expected at least one singular value")
     if not bool(singular_values.isfinite().all()):
         raise ValueError(
-            "expected finite singular values, got NaN or infinity: use a matrix with finite values and squares"
+            "expected finite singular values, got NaN or infinite ones: use a matrix with finite values and squares"
         )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
