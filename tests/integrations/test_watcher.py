@@ -669,7 +669,7 @@ def rank_main(folder):
     )
     for refused, options, why in (  # on both ranks
         (Bigrams(), {"folder": folder / "sharded"}, "later than step 0"),
-        (divided, {}, "lmdyn does not support tensor parallelism: ranks with parts of a layer"),
+        (divided, {}, "lmdyn does not support tensor parallelism: ranks share a batch"),
         (sharded(Bigrams()), {"checkpoints": True}, "no checkpoints of sharded weights"),
         (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: sharded weights are not supported"),
     ):

@@ -40,7 +40,7 @@ def letter_path(letter: str, steps: int, font: str = "DejaVu Sans") -> Float[Ten
     if steps < 1:
         raise ValueError(f"steps is {steps}: expected at least 1")
     if len(letter) != 1 or letter.isspace():
-        raise ValueError(f"letter is {letter!r}: expected one character")
+        raise ValueError(f"letter is {letter!r}: expected one visible character")
     points = _outline(letter, font)
     along = np.concatenate([[0.0], np.linalg.norm(np.diff(points, axis=0), axis=1).cumsum()])
     at = np.linspace(0, along[-1], steps + 1)
@@ -75,7 +75,7 @@ def _outline(letter: str, font: str) -> npt.NDArray[np.float64]:
     outlines = int((np.asarray(glyph.codes) == glyph.MOVETO).sum())
     if outlines != 1:
         raise ValueError(
-            f"the glyph {letter!r} of {font} has {outlines} outlines: choose a letter with one outline, such as U or S"
+            f"the glyph {letter!r} of {font!r} has {outlines} outlines: choose a letter with one, such as U or S"
         )
     share = np.linspace(0, 1, _PIECES + 1)[1:]
     pieces = []

@@ -174,8 +174,8 @@ class LoopConvergence(Observer):
             raise ValueError(f"{self.name}: {error}") from error
         if not f.shared:
             raise ValueError(
-                f"{self.name} requires a model that iterates a core, but the {len(f.maps)} layers of this model "
-                "differ. If the model has a core, name the core's layers with `sites`; otherwise use EncoderDynamics"
+                f"{self.name} requires a model that repeats the same layers, but {type(module).__name__} applies each "
+                "layer once. If layers are repeated, name these layers with `sites`; otherwise use EncoderDynamics"
             )
         return f, batch
 

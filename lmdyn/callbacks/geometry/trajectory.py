@@ -145,8 +145,8 @@ class Trajectory(StreamingObserver):
         layers = gold_layers(self, "groups")
         if _WORD in layers:
             raise ValueError(
-                f"{self.name}: a layer is called {_WORD!r}, a name that lmdyn reserves for groups by word: rename the "
-                "layer"
+                f"{self.name}: an annotated layer of the probe set is called {_WORD!r}, a name that lmdyn reserves for "
+                "groups by word: rename the layer in `label_names` and in the batches"
             )
         known, tokenizer = self.probe_set.label_names, self.run.tokenizer
         self.special = torch.tensor([] if tokenizer is None else tokenizer.all_special_ids, dtype=torch.int64)
@@ -180,7 +180,7 @@ class Trajectory(StreamingObserver):
         if not self.groupings:
             raise ValueError(
                 f"{self.name}: no grouping has two groups of at least {self.min_count} tokens: observe more text, "
-                "lower `min_count`, or choose `words` or `layers`"
+                "lower `min_count`, or set `words` or `layers` to other groups"
             )
 
     def _counted(self, sizes: Mapping[str, int]) -> dict[str, Int[Tensor, "values labels"]]:
@@ -206,7 +206,7 @@ class Trajectory(StreamingObserver):
 
         def of(by: str) -> Tensor:
             if not isinstance(value := ids if by == _WORD else batch.get(by), Tensor):
-                raise ValueError(f"{self.name}: expected the layer {by!r} in batches, got {', '.join(batch)}")
+                raise ValueError(f"{self.name}: expected a tensor {by!r} in batches, got {', '.join(batch)}")
             return value.long()
 
         label = of(self.coarse) if self.coarse else ids.new_full(ids.shape, none)
@@ -232,10 +232,10 @@ class Trajectory(StreamingObserver):
             assert isinstance(self.words, Sequence)
             number = {name: i for i, name in enumerate(names)}
             counts = {word: int(total[number[word]]) if word in number else 0 for word in self.words}
-            if seldom := {word: count for word, count in counts.items() if count < self.min_count}:
+            if few := [f"{n} of {word!r}" for word, n in counts.items() if n < self.min_count]:
                 raise ValueError(
-                    f"{self.name}: expected words with at least {self.min_count} tokens, got {seldom}. Choose other "
-                    f"`words` of the vocabulary ({', '.join(names[:10])}), lower `min_count`, or observe more text"
+                    f"{self.name}: expected at least {self.min_count} tokens of each of `words`, got {', '.join(few)}"
+                    ". Choose other `words` of the vocabulary, lower `min_count`, or observe more text"
                 )
             return torch.tensor([number[word] for word in counts])
         if few := [name for name, there in zip(names, enough.tolist(), strict=True) if not there]:

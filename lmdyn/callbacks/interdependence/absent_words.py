@@ -64,9 +64,9 @@ class AbsentWords:
             if paths:
                 return paths[-1]
         why = f" ({'; '.join(found.left_out)})" if found.left_out else ""
-        other = ", or `spaces: [logits]`" if argument == "hidden" else ""
         raise ValueError(
-            f"{self.observer}: lmdyn found no {' or '.join(kinds)}{why}: set `{argument}` to a module's path{other}"
+            f"{self.observer}: lmdyn found no {' or '.join(kinds)} with one vector per token{why}: set `{argument}` to "
+            f"the path of such a module{', or set `spaces: [logits]`' if argument == 'hidden' else ''}"
         )
 
     def check(self, module: nn.Module, hidden: str | None, embedding: str | None) -> None:
@@ -80,7 +80,7 @@ class AbsentWords:
             found = forward(ids)
         for name, tensor in found.items():
             if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
-                path = f"change `hidden: {hidden}`" if name == "hidden" else "set `spaces: [hidden]`"
+                path = f"set a `hidden` other than {hidden}" if name == "hidden" else "set `spaces: [hidden]`"
                 raise ValueError(
                     f"{self.observer}: expected {name} as (batch, time, features) = ({len(ids)}, {ids.shape[1]}, …), "
                     f"got {tuple(tensor.shape)}: {path}"

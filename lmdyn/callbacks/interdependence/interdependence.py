@@ -206,7 +206,7 @@ class Interdependence(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.spaces:
-            raise ValueError("spaces are empty: expected hidden, logits, or both")
+            raise ValueError("spaces is empty: expected hidden, logits, or both")
 
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""
@@ -254,14 +254,14 @@ class Interdependence(Observer):
         if skipped:
             report(self.name, f"lmdyn leaves out {skipped} sentences of more than {self.max_length} words")
         if not any(len(s.words) > 1 for s in sentences):
-            raise ValueError(f"{self.name}: expected sentences of two words or more, got none")
+            raise ValueError(f"{self.name}: no sentence has two words or more: use longer sentences")
         for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
             missing = sum(getattr(s, layer) is None for s in sentences)
             if missing:
                 warn(
                     self.name,
-                    f"{missing} of {len(sentences)} sentences have no {layer}, so lmdyn records no {what}. Pass a "
-                    "`probe` that has both, such as ConlluCorpus",
+                    f"there are no {layer} in {missing} of {len(sentences)} sentences, so lmdyn records no {what}. "
+                    "Pass a `probe` of sentences that all have `heads` and `upos`, such as a ConlluCorpus",
                 )
         return sentences
 

@@ -36,15 +36,15 @@ class LSTMParts:
                 for ``observer``.
         """
         if not any(isinstance(m, nn.LSTM) for m in module.modules()):
-            raise ValueError(f"{observer}: {type(module).__name__} has no LSTM with gates to decompose")
+            raise ValueError(f"{observer} requires an nn.LSTM, but {type(module).__name__} has none")
         found: dict[str, Any] = {}
         for name, path in vars(self).items():
             try:
                 found[name] = None if path is None else module.get_submodule(path)
             except AttributeError as error:
                 raise ValueError(
-                    f"{observer}: the module has no {path!r}: set `{name}` to the path of its {name} "
-                    f"({', '.join(n for n, _ in module.named_children())})"
+                    f"{observer}: the model has no module {path!r}: set `{name}` to the path of its {name} (modules: "
+                    f"{', '.join(n for n, _ in module.named_children()) or 'none'})"
                 ) from error
         try:
             layers = lstm_layers(found["lstm"])
@@ -82,6 +82,6 @@ class LSTMParts:
         if not torch.allclose(found, logits, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             raise ValueError(
                 f"{observer}: the module's logits differ from {self.decoder}({self.lstm}({self.embedding}(input_ids))) "
-                f"by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes these three modules only: name "
-                "those that `forward` uses, or remove other operations from `forward`"
+                f"by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes these three modules only: set "
+                "`embedding`, `lstm` and `decoder` to the modules that `forward` uses, or remove other operations"
             )

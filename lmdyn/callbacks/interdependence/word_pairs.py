@@ -128,8 +128,8 @@ class SentencePairs:
         if lost.any():
             warn(
                 name,
-                f"{int((pieces == 0).sum())} of {self.words} words have no token of this tokenizer, so lmdyn leaves "
-                f"out {int(lost.sum())} pairs with such words",
+                f"lmdyn leaves out pairs with words that have no token of this tokenizer ({int(lost.sum())} of "
+                f"{len(lost)} pairs; {int((pieces == 0).sum())} of {self.words} words)",
             )
         self.table: pd.DataFrame = table[~lost].reset_index(drop=True)
 

@@ -108,7 +108,7 @@ class Curvature(Observer):
         if half := sorted({str(p.dtype) for p in trained if p.dtype.itemsize < 4}):
             raise ValueError(
                 f"{self.name}: expected weights in float32 or float64, got {', '.join(half)}, whose rounding hides "
-                "small changes of the loss. Observe a copy in float32, `module.float()`"
+                "small changes of the loss. Call `module.float()`, or set the trainer's `precision: bf16-mixed`"
             )
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:

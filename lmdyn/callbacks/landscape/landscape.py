@@ -128,7 +128,7 @@ class Landscape(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError("neither `reference` nor `plane` is set: set `reference` or `plane`")
+            raise ValueError("reference is empty and plane is not set: set `plane`, or remove `reference`")
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
@@ -145,8 +145,8 @@ class Landscape(Observer):
         """Raise an error for a module whose loss at other weights is not defined, or whose units are not known."""
         if normed := running_statistics(module):
             raise ValueError(
-                f"{self.name}: {normed!r} has running statistics of activations, which are undefined between two "
-                "models. Use a model without batch normalisation"
+                f"{self.name}: the module {normed!r} has running statistics of activations, which are undefined "
+                "between two models. Use a model without batch normalisation"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if self.match and self.compared and batch is not None:
@@ -166,8 +166,8 @@ class Landscape(Observer):
         change = exchange_error(module, parameter_values(module), groups, run, self.seed)
         if not change <= _EXCHANGEABLE:
             raise ValueError(
-                f"{self.name}: permuting the units of {type(module).__name__} changes the module's output by "
-                f"{change:.2g} of the largest value: set `match: false`"
+                f"{self.name}: expected the same output of {type(module).__name__} after its units are permuted, got a "
+                f"change of {change:.2g} of the largest value: set `match: false`"
             )
         return groups
 
@@ -231,7 +231,7 @@ class Landscape(Observer):
         losses.means.reduce()
         sums, tokens = losses.means.sum("loss").numpy(), losses.means.count("loss").numpy()
         if not tokens.sum():
-            raise ValueError(f"{self.name}: no token of the probe set has a label: expected text with labels")
+            raise ValueError(f"{self.name}: the probe set has no label other than -100: use text with labels")
         return sums, tokens
 
     @classmethod

@@ -203,8 +203,8 @@ class LossChangeAllocation(Observer):
             )
         if normed := running_statistics(module):
             raise ValueError(
-                f"{self.name}: {normed!r} has running statistics of activations, which change the loss in addition to "
-                "the parameters. Use a model without batch normalisation"
+                f"{self.name}: the module {normed!r} has running statistics of activations, which change the loss in "
+                "addition to the parameters. Use a model without batch normalisation"
             )
         self.choose_sites(module, {**LSTM_SITES, "logits": "decoder"}, kinds=_KINDS)
         batch = to_device(next(self.probe_set.batches()), device_of(module))  # the same on all ranks

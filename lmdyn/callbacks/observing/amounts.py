@@ -112,7 +112,7 @@ def site_widths(
     if key not in known:
         batch = next(iter(probe.batches()), None)
         if batch is None:
-            raise ValueError("the probe set is empty: pass at least one batch")
+            raise ValueError("the probe set is empty: pass a `probe` with at least one batch")
         device = device_of(module)
         batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
         with observing(module), torch.no_grad(), capture(module, sites) as seen:

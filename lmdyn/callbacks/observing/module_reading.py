@@ -141,15 +141,15 @@ def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) 
     if on_padding:
         warn(
             whose,
-            f"{on_padding} of {labels} labels of the probe set are on padding (attention_mask 0). Observers do not "
-            "count labels on padding, but the model's own loss may count these labels. Set labels on padding to -100",
+            f"the probe set has labels on padding (attention_mask 0; {on_padding} of {labels} labels). Observers leave "
+            "out these labels, but the model's own loss may count these labels. Set labels on padding to -100",
         )
     if padded:
         warn(
             whose,
-            f"{padded} of {rows} rows of the probe set begin or end with two or more padding tokens (id {pad}), but "
-            "the batches have no attention_mask. Observers count such padding as text. Add an attention_mask, or set "
-            "the labels of padding to -100",
+            f"the probe set has rows that begin or end with two or more padding tokens (id {pad}; {padded} of {rows} "
+            "rows), but the batches have no attention_mask. Observers count such padding as text. Add an "
+            "attention_mask, or set the labels of padding to -100",
         )
 
 
@@ -183,10 +183,9 @@ def _check_kind(
 
     reading = _once(module, probe, "kind", forward, measure)
     if reading == {"masked": "causal", "causal": "bidirectional"}[kind]:
-        effect = "no" if reading == "causal" else "a"
         raise ValueError(
-            f"{whose} requires a {kind} model, but {effect} later token changes the logits of {type(module).__name__}. "
-            "Use LearningCurves, which supports models of any kind"
+            f"{whose} requires a {kind} model, but {type(module).__name__} is {reading}: "
+            f"{'no' if reading == 'causal' else 'a'} later token changes the logits. Use LearningCurves for such models"
         )
 
 
@@ -206,9 +205,9 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
             return label_convention(module, labelled, forward)
         if unread := unread_entries(batches[0]):
             raise ValueError(
-                f"the batches have no `labels`, but {unread} with the shape of input_ids. If {unread[0]} contains "
-                f"labels, set `batch: {{labels: {unread[0]}}}`. Otherwise, set `labels: next` to use the tokens as "
-                "labels of a causal model"
+                f"the batches have no `labels`, but have {', '.join(unread)} with the shape of input_ids. If "
+                f"{unread[0]} contains labels, set `batch: {{labels: {unread[0]}}}`. Otherwise, set `labels: next` to "
+                "use the tokens as labels of a causal model"
             )
         try:
             decision = label_convention(module, labelled, forward)
@@ -216,9 +215,9 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
             decision = None
         if decision is None or decision.convention != "next":
             raise ValueError(
-                f"expected `labels` in the batches, got {', '.join(batches[0])}, but the tokens cannot be the labels: "
-                "the model is not causal. Use batches with masks and labels from DataCollatorForLanguageModeling or "
-                "PretrainingCorpus"
+                f"expected `labels` in the batches, got {', '.join(batches[0])}. The tokens can be the labels of a "
+                "causal model only. If the model is causal, set `labels: next`; otherwise use batches with masks and "
+                "labels from DataCollatorForLanguageModeling or PretrainingCorpus"
             )
         return replace(
             decision,
@@ -300,8 +299,8 @@ def choose_sites(
     if not sites:
         what = "attention module that returns weights" if attention else " or ".join(kinds)
         raise ValueError(
-            f"{whose}: lmdyn found no {what} in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
-            f"name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
+            f"{whose}: lmdyn found no {what} in {type(module).__name__} ({'; '.join(found.left_out) or 'no candidate'})"
+            f": name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
         )
     report(whose, f"sites found: {', '.join(f'{name} ({path})' for name, path in sites.items())}")
     return sites
@@ -366,7 +365,7 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
     if logits.ndim != 3 or logits.shape[:2] != expected:
         raise ValueError(
             f"{type(module).__name__} returns logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
-            "(batch, time, classes), one row of logits per label. Pass `forward:`, a function (module, batch) -> logits"
+            "logits (batch, time, classes), one row per label. Pass `forward:`, a function (module, batch) -> logits"
         )
     if bool((logits >= 0).all()) and bool(((logits.float().sum(-1) - 1).abs() < 1e-3).all()):
         raise ValueError(

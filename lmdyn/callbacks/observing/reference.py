@@ -103,7 +103,7 @@ class Checkpoint(Reference):
         folder = path if published else path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
             log.warning(
-                "reference %s: %s, so lmdyn cannot check that token ids denote the same words in both models",
+                "reference %s: %s, so lmdyn cannot check that token ids denote the same words: compare the tokenizers",
                 path, "this run has no tokenizer" if run.tokenizer is None else f"{folder} does not exist",
             )  # fmt: skip
             return

@@ -157,7 +157,7 @@ class StreamingObserver(Observer, ABC):
         names = [name for w in self.watches if not w.attention for name in self.paths(w.argument)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"{self.name}: `sites` names {', '.join(twice)} twice: give each site its own name"
+                f"{self.name}: several sites have the name {' or '.join(twice)}: give each site its own name"
             )
         sites, attention = self._all_paths()
         resolve_sites(module, {**sites, **attention})

@@ -122,7 +122,8 @@ def tabulate(
     table["value"] = table["value"].mask(undefined, math.nan).astype("float64")
     broken = list(dict.fromkeys(table["site"][~np.isfinite(table["value"]) & ~undefined]))
     if why and broken:
-        warn(name, f"values are not finite at step {step}{f' in {broken}' if any(broken) else ''}: {why}")
+        sites = ", ".join(filter(None, broken))
+        warn(name, f"values are not finite at step {step}{f' in {sites}' if sites else ''}: {why}")
     for reason, held in reasons.items():
         some = "; ".join(", ".join(map(str, list(one.values())[:-1])) for one in held[:_MOST_PLACES])
         more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""

@@ -178,7 +178,7 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
         near = did_you_mean(missing[0], known) or ";"
         raise ValueError(
             f"{observer.name}: the probe set has no layers {', '.join(missing)}{near} the layers are "
-            f"{', '.join(known)}: set `layers` to some of these layers, or add a `tagger` to the datamodule"
+            f"{', '.join(known) or 'none'}: set `layers` to some of these layers, or add a `tagger` to the datamodule"
         )
     return layers
 
@@ -213,8 +213,8 @@ def enough_blocks(blocks: int, name: str, step: int) -> bool:
     if blocks < LEAST_BLOCKS:
         warn(
             name,
-            f"no intervals at step {step}: expected at least {LEAST_BLOCKS} blocks of sentences, got {blocks}: observe "
-            "more text, or text with the tokenizer's end-of-sentence token after each sentence",
+            f"no confidence intervals at step {step}: expected at least {LEAST_BLOCKS} blocks of sentences, got "
+            f"{blocks}: observe more text, or text with the tokenizer's end-of-sentence token after each sentence",
         )
     return blocks >= LEAST_BLOCKS
 

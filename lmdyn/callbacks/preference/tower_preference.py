@@ -205,7 +205,7 @@ class TowerPreference(Observer):
         self._known: dict[str, Predictions] = {}
         self.towers: dict[str, str] = self.found("sites", lambda: dict(TOWERS))
         if len(self.towers) < 2:
-            raise ValueError(f"`sites` names {len(self.towers)} towers: name two towers or more")
+            raise ValueError(f"expected two towers or more in `sites`, got {len(self.towers)}")
         if self.second_seed == self.training.seed:
             raise ValueError(
                 f"second_seed is {self.second_seed}, equal to training.seed, and would give the same output layers: "
@@ -218,7 +218,7 @@ class TowerPreference(Observer):
         """Determine the training split and the words to observe."""
         if self.run.tokenizer is None:
             raise ValueError(
-                f"{self.name}: expected a tokenizer of the datamodule or the module, to know the number of words"
+                f"{self.name} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)

@@ -165,8 +165,8 @@ class WordClusters(Observer):
         self._tokens = [names[i] for i in self._ids.tolist()]
         if len(self._ids) <= (components := self.components or 1):
             raise ValueError(
-                f"{self.name}: {len(self._ids)} words occur, too few for {components} components: set `components` to "
-                f"at most {max(0, len(self._ids) - 1)}"
+                f"{self.name}: expected more words than components ({components}), got {len(self._ids)}: lower "
+                "`components`, raise `words`, or use more text"
             )
 
     def check_module(self, module: Module) -> None:
@@ -179,7 +179,7 @@ class WordClusters(Observer):
             report(self.name, f"lmdyn finds {most} components, given {words} words of {width} dimensions")
         if width < components:
             raise ValueError(
-                f"{self.name}: {path!r} has width {width}, got {components} components: lower `components`"
+                f"{self.name}: components is {components}: expected at most {width}, the width of {path!r}"
             )
 
     def _find_embedding(self, module: Module) -> str:
@@ -203,7 +203,7 @@ class WordClusters(Observer):
             got += f" with a weight of shape {tuple(weight.shape)}"
         raise ValueError(
             f"{self.name}: expected a module with a row for each of {self._size} token ids at {path!r}, got {got}: set "
-            f"`embedding` to one of {there}"
+            f"`embedding` to the path of such a module ({', '.join(there) or 'the model has none'})"
         )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:

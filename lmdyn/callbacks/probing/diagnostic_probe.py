@@ -143,9 +143,9 @@ class DiagnosticProbe(Observer):
             if missing or not self._keys:
                 near = did_you_mean(next(iter(missing), ""), part.label_names) or ";"
                 raise ValueError(
-                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to use'}{near} the layers "
-                    f"are {', '.join(part.label_names)}. Choose `tasks` and `targets` among these layers, or add "
-                    "`label_names` (layer to list of names) to a custom loader"
+                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to predict'}{near} the "
+                    f"layers are {', '.join(part.label_names) or 'none'}. Choose `tasks` among these layers and one "
+                    "or both `targets`, or add `label_names` (layer to list of names) to a custom loader"
                 )
 
     def check_module(self, module: Module) -> None:
@@ -192,7 +192,7 @@ class DiagnosticProbe(Observer):
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
         whole = gather_rows(parts, device_of(module))
         if not whole:
-            raise ValueError(f"{self.name}: a split of the probe data is empty: pass more data")
+            raise ValueError(f"{self.name}: the train or {self.split} split is empty: use other data")
         order = whole.pop("order").argsort()
         whole = {key: rows[order] for key, rows in whole.items()}
         activations, labels = ({k[2:]: v for k, v in whole.items() if k[0] == kind} for kind in "xy")

@@ -152,8 +152,8 @@ class Downstream(Observer):
         """Determine the tasks, and check the settings of each."""
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
-        if not names or (set(names) - set(there)):
-            raise ValueError(f"{self.name}: `tasks` are {', '.join(names)}: choose among {', '.join(there)}")
+        if (bad := sorted({*names} - {*there})) or not names:
+            raise ValueError(f"{self.name}: `tasks` has {', '.join(bad) or []}: expected {', '.join(there)}")
         self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
@@ -176,8 +176,8 @@ class Downstream(Observer):
         if missing := [task for task, parent in own.items() if parent not in self.chosen]:
             warn(
                 self.name,
-                f"{', '.join(missing)} start from the pretrained weights, but published results start from an MNLI "
-                "encoder: add MNLI to `tasks`",
+                f"fine-tuning on {', '.join(missing)} starts from the pretrained weights, but published results start "
+                "from an MNLI encoder: add MNLI to `tasks`",
             )
         return {task: parent for task, parent in own.items() if task not in missing}
 
@@ -186,11 +186,12 @@ class Downstream(Observer):
         wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
         if wrong:
             raise ValueError(
-                f"{self.name}: init_from names {', '.join(wrong)}: name sentence tasks among {', '.join(self.chosen)}"
+                f"{self.name}: init_from names {', '.join(wrong)}: name sentence tasks among `tasks`, "
+                f"{', '.join(n for n, task in self.chosen.items() if task.kind != 'span')}"
             )
         for task in given:
-            if _chain(task, given)[-1] in given:
-                raise ValueError(f"{self.name}: init_from is cyclic at {task!r}: {given}")
+            if (last := _chain(task, given)[-1]) in given:
+                raise ValueError(f"{self.name}: init_from is cyclic: remove `{last}: {given[last]}`")
         return dict(given)
 
     def fine_tuning_of(self, name: str) -> FineTuning:

@@ -117,8 +117,8 @@ class EdgeProbe(Observer):
             if missing or not self.chosen:
                 raise ValueError(
                     f"{self.name}: the {split} split has no tasks {', '.join(missing) or 'to use'}, only "
-                    f"{', '.join(tasks)}. Choose `tasks` among the split's tasks, or pass a SpanCorpus as `probe`. A "
-                    "custom loader needs `spans_<task>` in the batches and `label_names` (task to list of names)"
+                    f"{', '.join(tasks) or 'none'}. Choose `tasks` among the split's tasks, or pass a SpanCorpus as "
+                    "`probe`. A custom loader needs `spans_<task>` in batches and `label_names` (task to list of names)"
                 )
 
     def check_module(self, module: nn.Module) -> None:
@@ -215,7 +215,7 @@ class EdgeProbe(Observer):
                 collected.append(self._collect(batch, {name: there[name] for name in names or there}))
         whole = gather_rows(collected, device)
         if not whole:
-            raise ValueError(f"{self.name}: a split of the probe data is empty: pass more data")
+            raise ValueError(f"{self.name}: the train, validation or test split is empty: use other data")
         order, rank = whole.pop("order").sort()  # one order for any number of ranks
         of_piece = order >> 24
         spans, labels = {}, {}
@@ -232,7 +232,7 @@ class EdgeProbe(Observer):
         """Return the data of one batch: pieces of words, and spans as indices into those of their example."""
         needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.chosen)]
         if missing := [key for key in needed if key not in batch]:
-            raise ValueError(f"{self.name}: batches of {', '.join(batch)} lack {', '.join(missing)}")
+            raise ValueError(f"{self.name}: expected {', '.join(missing)} in batches, got {', '.join(batch)}")
         pieces, number = batch["labels"] >= 0, batch["example"]
         # number of pieces of words before each position, and at the end
         before = F.pad(pieces.long().cumsum(1), (1, 0))

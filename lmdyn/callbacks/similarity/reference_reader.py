@@ -66,8 +66,8 @@ class ReferenceReader:
                 self.run(seen.batch)
             except IndexError as error:
                 raise ValueError(
-                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): use a reference "
-                    "trained with this run's tokenizer"
+                    f"reference {self.name!r} does not know all tokens or positions of the probe set ({error}): use a "
+                    "reference trained with this run's tokenizer, or shorter texts"
                 ) from error
             return captured.activations, captured.attentions
 
@@ -108,7 +108,7 @@ def reader_of(
         raise ValueError(
             f"{observer.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
             f"{', '.join(own.values())}: set `reference_sites` to modules among "
-            f"{', '.join(p for p, _ in other.named_modules() if p)}"
+            f"{', '.join([p for p, _ in other.named_modules() if p][:50])}"
         )
     attention = {n: p for n, p in observer.paths("attention_sites").items() if has_module(other, p)}
     if isinstance(reference, Itself):

@@ -53,7 +53,7 @@ class FineTuning:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.warmup > self.updates:
-            raise ValueError(f"warmup is {self.warmup}: expected a number from 0 to {self.updates} updates")
+            raise ValueError(f"warmup is {self.warmup}: expected at most `updates`, {self.updates}")
 
 
 PUBLISHED: Mapping[str, FineTuning] = {
@@ -129,7 +129,7 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
         return replace(published, **settings)
     except TypeError as error:
         raise ValueError(
-            f"fine_tuning of {task}: expected settings among {list(known)}, got {changed} ({error})"
+            f"fine_tuning of {task}: {error}. Expected a mapping of settings ({', '.join(known)}) to numbers"
         ) from error
 
 

@@ -302,7 +302,7 @@ def write_out(loggers: Sequence[Any]) -> None:
             elif isinstance(logger, CSVLogger):
                 logger.save()
         except Exception as error:  # the training goes on without its curves
-            log.warning("%s could not write the curves: %s", type(logger).__name__, error)
+            log.warning("%s could not write its curves (%s). The run continues", type(logger).__name__, error)
 
 
 def process_rank(rank: int | None = None) -> int:

@@ -13,7 +13,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
     ),
     "tensor parallelism": (
         is_tensor_parallel,
-        "ranks with parts of a layer share a batch, but observers give each rank its own batch: observe checkpoints",
+        "ranks share a batch, but observers give each rank its own batch. Observe the checkpoints with `lmdyn analyze`",
     ),
 }
 """How to recognise each mode of training that is not supported, and what to do instead: rows of the guide's table."""

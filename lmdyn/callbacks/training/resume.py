@@ -178,7 +178,7 @@ class RunState(UpdateCount):
         before, after = (state or {}).get("reached") or (now, now)
         self._reached = Progress(**before), Progress(**after)
         if state is None or "ranks" not in state:
-            log.warning("this checkpoint has no resume state of lmdyn, so the resumed run is not exact")
+            log.warning("the checkpoint has no RunState, so the resumed run is inexact: add RunState()")
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._loaders = fit_loop["state_dict"].get("combined_loader", [])
@@ -206,15 +206,15 @@ def _check_ranks(
         divided: division of the global batch by each training loader; None if it declares none.
         module: the trained module.
     """
-    before = f"{len(ranks)} ranks wrote the checkpoint, but this run has {world_size} ranks. "
+    before = f"the checkpoint has world size {len(ranks)}, but this run has world size {world_size}. "
     if not divided or None in divided:
         raise ValueError(
-            f"{before}Use {len(ranks)} ranks, or start a new run from the checkpoint's weights: the training data, or "
-            "a checkpoint from before 0.1, does not declare how ranks divide the batches"
+            f"{before}The training data, or a checkpoint from before lmdyn 0.1, does not declare how ranks divide the "
+            f"batches: use world size {len(ranks)}, or start a new run from the checkpoint's weights"
         )
     if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
         raise ValueError(
-            f"{before}Use {len(ranks)} ranks, or add `redistribute_resume_state(states, rank, world_size)` to "
+            f"{before}Use world size {len(ranks)}, or add `redistribute_resume_state(states, rank, world_size)` to "
             f"{type(module).__name__}, which has a `resume_state`"
         )
 

@@ -96,15 +96,16 @@ class TimeBudget(L.Callback):
         if trainer.lr_scheduler_configs:
             kinds = sorted({type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs})
             raise ValueError(
-                f"TimeBudget sets the learning rate, but the module has {', '.join(kinds)}: remove the scheduler from "
-                "configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
+                f"TimeBudget sets the learning rate, but the module has a scheduler, {', '.join(kinds)}: remove the "
+                "scheduler from configure_optimizers (lmdyn's modules: `decay_power: null`, `warmup_steps: 0`)"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Store the optimizer's own rates; end immediately if the budget was already spent."""
         if self._saved_budget not in (None, self._budget):
+            show = "hours {hours:g} and warmup_share {warmup_share:g}".format_map
             raise ValueError(
-                f"the saved run had the budget {self._saved_budget}, but this run has {self._budget}, which changes "
+                f"the saved run had {show(self._saved_budget)}, but this run has {show(self._budget)}, which changes "
                 "the learning rate. Resume with the saved budget; to train longer, start a new run from the weights"
             )
         if self._rates is None:
@@ -131,9 +132,10 @@ class TimeBudget(L.Callback):
             return
         groups = _groups(trainer)
         if self._set is not None and [float(group["lr"]) for group in groups] != self._set:
+            both = ", ".join(f"{old:.6g} to {g['lr']:.6g}" for old, g in zip(self._set, groups, strict=False))
             raise ValueError(
-                f"TimeBudget set the learning rates {self._set}, but other code changed the rates to "
-                f"{[group['lr'] for group in groups]}: disable the other code (lmdyn's LSTMs: `anneal_factor: null`)"
+                f"TimeBudget set the learning rates, but other code changed the rates from {both}: remove such code "
+                "(lmdyn's LSTMs: `anneal_factor: null`)"
             )
         # every rank calls this at the same updates: the step is equal on all of them
         spent = float(trainer.strategy.broadcast(self.seconds_spent)) / (3600 * self.hours)
@@ -145,18 +147,16 @@ class TimeBudget(L.Callback):
         if spent >= 1:
             trainer.should_stop = True
             if trainer.is_global_zero:
-                log.info("the budget of %g hours is spent after %d updates", self.hours, updates(trainer) + 1)
+                log.info("the budget of %g h is spent after update %d", self.hours, updates(trainer) + 1)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock; warn if training ended before the rate reached 0."""
         self._before, self._began = self.seconds_spent, None
         if self._before < 3600 * self.hours and trainer.is_global_zero:
             log.warning(
-                "training ended after %.3g of %.3g hours, before the learning rate reached 0: raise max_epochs or "
-                "max_steps (-1: no limit), or use a smaller budget",
-                self._before / 3600,
-                self.hours,
-            )
+                "training ended after %.3g of %.3g h, before the learning rate reached 0: raise max_epochs or "
+                "max_steps (-1: no limit), or lower `hours`", self._before / 3600, self.hours,
+            )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the elapsed time, the optimizer's own rates and the budget."""

@@ -161,7 +161,7 @@ class MinimalPairs(ScoredTexts):
         if self.ngram is not None:
             if self.run.datamodule is None:
                 raise ValueError(
-                    f"{self.name}: `ngram` requires training text, but the run has no training text: omit `ngram`"
+                    f"{self.name}: `ngram` requires training text, but the run has no datamodule: omit `ngram`"
                 )
             require((HasTrainingPart,), self.name, datamodule=self.run.datamodule)
             self._train = self.part("train", data=self.run.datamodule)

@@ -160,7 +160,7 @@ class NgramDivergence(StreamingObserver):
             mask = getattr(self.run.tokenizer, "mask_token_id", None)
             if mask is None:
                 raise ValueError(
-                    f"{self.name}: the tokenizer of a masked model has no mask_token: add a mask_token"
+                    f"{self.name}: expected a tokenizer with a mask_token for a masked model, got none"
                 )
             rows = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
             self._probe_set = ProbeSet(rows)

@@ -143,7 +143,7 @@ class Surprisals(StreamingObserver):
         if isinstance(given, str | Path):
             if not Path(given).is_file():
                 raise ValueError(
-                    f"{self.name}: `words` is {str(given)!r}: expected a file or a list of words"
+                    f"{self.name}: `words` is {str(given)!r}: expected a file that exists, or a list of words"
                 )
             given = [line.strip() for line in Path(given).read_text(encoding="utf-8-sig").splitlines()]
             self._found["words"] = given = [word for word in given if word]
@@ -211,8 +211,8 @@ class Surprisals(StreamingObserver):
         source = self.found("frequency", lambda: "train" if possible else "probe")
         if source == "train" and not self.table.whole_words:
             raise ValueError(
-                f"{self.name}: `frequency: train` requires a tokenizer of whole words, but the counts are counts of "
-                "pieces: use `frequency: probe`"
+                f"{self.name}: `frequency: train` requires a tokenizer of whole words, but the training counts are "
+                "of pieces: use `frequency: probe`"
             )
         if source == "probe":
             return -places["word"].value_counts(normalize=True).map(math.log2)

@@ -155,7 +155,7 @@ class TokenLearning(Observer):
         if not self.quantities:
             raise ValueError(f"quantities is empty: expected some of {', '.join(_QUANTITIES)}")
         if any(a > b for a, b in self.bands) or any(a[1] >= b[0] for a, b in pairwise(self.bands)):
-            raise ValueError(f"bands are {self.bands}: expected [first, last] ranks in increasing order")
+            raise ValueError(f"bands are {', '.join(self.band_names)}: expected ranks in increasing order")
         if "rank" in (self.by or ()) and not self.bands:
             raise ValueError("by has 'rank' and bands is empty: set `bands`, or remove 'rank'")
 
@@ -171,9 +171,9 @@ class TokenLearning(Observer):
         tokenizer = self.run.tokenizer
         if tokenizer is None or tokenizer.mask_token_id is None:
             raise ValueError(
-                f"{self.name}: the tokenizer ({type(tokenizer).__name__}) has no mask token, but reconstruction "
-                "requires a masked language model. Observe a causal model with LearningCurves, or add a mask_token to "
-                "the tokenizer"
+                f"{self.name} requires a masked language model and a tokenizer with a mask token, got "
+                f"{'none' if tokenizer is None else type(tokenizer).__name__}. Observe a causal model with "
+                "LearningCurves, or give the datamodule, module or lmdyn.watch a `tokenizer` with a mask_token"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if batch is None or not {"input_ids", "words"} <= batch.keys():
@@ -197,7 +197,7 @@ class TokenLearning(Observer):
         if unknown:
             warn(
                 self.name,
-                f"lmdyn leaves out {unknown} of {total} words that contain the unknown token {tokenizer.unk_token!r}",
+                f"lmdyn leaves out words that contain the unknown token {tokenizer.unk_token!r} ({unknown} of {total})",
             )
 
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
@@ -213,15 +213,15 @@ class TokenLearning(Observer):
         layers = [name for name in ("xpos", "upos") if name in known and name in batch]
         if self.by is None and not layers:
             raise ValueError(
-                f"{self.name}: expected a layer 'xpos' or 'upos' in the probe set to group words by, got "
+                f"{self.name}: expected a layer 'xpos' or 'upos' in batches and `label_names` of the probe set, got "
                 f"{', '.join(known) or 'none'}: set `by` to other groupings, such as ['rank'] or []"
             )
         of_tags = ("pos", "verb_form") if "xpos" in layers else ("upos",)
         by = self.by if self.by is not None else (*of_tags, *(("rank",) if self.bands else ()))
         if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
             raise ValueError(
-                f"{self.name}: groupings {', '.join(by)} require layers {', '.join(missing)}, got {', '.join(known)}: "
-                "set `by` to other groupings"
+                f"{self.name}: the groupings {', '.join(b for b in by if _GROUPINGS[b] in missing)} require layers "
+                f"{', '.join(missing)} in batches and `label_names`, got {', '.join(layers) or 'none'}: change `by`"
             )
         return by
 

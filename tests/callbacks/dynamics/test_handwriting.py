@@ -79,8 +79,8 @@ def test_what_cannot_be_written():
     assert_refused(
         lambda arguments: letter_path(*arguments),
         (("O", 3), "has 2 outlines"),
-        (("US", 3), "expected one character"),
-        ((" ", 3), "expected one character"),
+        (("US", 3), "expected one visible character"),
+        ((" ", 3), "expected one visible character"),
         (("U", 0), "steps is 0"),
         (("U", 3, "No Such Font"), "'No Such Font' is not installed"),
     )

@@ -117,7 +117,7 @@ def test_padding_is_left_out(tmp_path):
 def test_what_is_refused(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     bert = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **sizes)).eval()
-    with pytest.raises(ValueError, match="the 2 layers of this model differ"):
+    with pytest.raises(ValueError, match="applies each layer once"):
         observer(tmp_path).bind(bert)
     with pytest.raises(ValueError, match=r"the iteration's number .*has an effect"):
         observer(tmp_path).bind(model(depth_embedding=True))

@@ -137,8 +137,8 @@ def untagged():
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
-        ({"words": ["17", "W"]}, r"at least 2 tokens, got \{'W': 0\}. Choose other `words` of the vocab"),
-        ({"words": ["17", "9"], "min_count": 50}, r"at least 50 tokens, got \{'17': 5, '9': 7\}"),
+        ({"words": ["17", "W"]}, "tokens of each of `words`, got 0 of 'W'. Choose other `words`"),
+        ({"words": ["17", "9"], "min_count": 50}, "at least 50 .*, got 5 of '17', 7 of '9'"),
         ({"layers": ["semtag"]}, r"no layers semtag"),
         ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),
         ({"min_count": 99}, "no grouping has two groups of at least 99 tokens"),

@@ -165,7 +165,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         observer.attach(Run(tmp_path, word_tokenizer({"a": 1})))
     fine = language_model()
     attach(tmp_path).check_module(fine)
-    with pytest.raises(ValueError, match="no 'rnn': set `lstm`"):
+    with pytest.raises(ValueError, match="no module 'rnn': set `lstm`"):
         attach(tmp_path, lstm="rnn").check_module(fine)
 
 

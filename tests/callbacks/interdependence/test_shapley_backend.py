@@ -194,7 +194,7 @@ def test_words_without_tokens_are_left_out_and_counted(tmp_path, caplog):
     text = [(["w01", "w07", "w02"], [1, -1, 1], ["NOUN"] * 3)] * 2
     with caplog.at_level(logging.INFO):
         observer = shapley(tmp_path, words=words, text=text)
-    assert "2 of 6 words have no token of this tokenizer, so lmdyn leaves out 4 pairs" in caplog.text
+    assert "words that have no token of this tokenizer (4 of 6 pairs; 2 of 6 words)" in caplog.text
     assert observer.pairs.table["distance"].tolist() == [2, 2]
     table = observer.observe(bert(len(words)), 0)
     assert found(table, quantity="pairs", site="hidden", distance=2) == 2
@@ -214,7 +214,7 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
         (tmp_path / missing).mkdir()
         path = conllu(tmp_path / missing / "x.conllu", TEXT, **{missing: False})
         observer = attach(tmp_path / missing, probe=ConlluCorpus(validation=path), **settings)
-        assert f"{len(TEXT)} of {len(TEXT)} sentences have no {missing}, so lmdyn records no" in caplog.text
+        assert f"no {missing} in {len(TEXT)} of {len(TEXT)} sentences, so lmdyn records no" in caplog.text
         table = observer.observe(lstm, 0)
         assert table[gone].isna().all()
         assert set(table["quantity"]) <= set(whole["quantity"])

@@ -150,5 +150,5 @@ def test_what_has_no_line_is_refused(tmp_path):
             "recurrent layers .* set `match: false`",
         ),
         ({"module": Bigrams(), "reference": other}, "expected parameters of the same names at both ends"),
-        ({"module": Bigrams(), "reference": {}}, "neither `reference` nor `plane` is set"),
+        ({"module": Bigrams(), "reference": {}}, "reference is empty and plane is not set"),
     )

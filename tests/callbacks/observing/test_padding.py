@@ -172,7 +172,8 @@ def test_labels_on_padding_are_counted_once(tmp_path, caplog):
         observer.bind(module)
     on_padding = 2 * int((MASK == 0).sum())
     (said,) = warnings_of(caplog)
-    assert f"c0: {on_padding} of {2 * IDS.numel()} labels of the probe set are on padding" in said
+    counted = f"{on_padding} of {2 * IDS.numel()} labels"
+    assert f"c0: the probe set has labels on padding (attention_mask 0; {counted})" in said
     ignored = {**MASKED, "labels": IDS.masked_fill(MASK == 0, -100)}
     observed(LearningCurves(bands=()), [ignored], tmp_path / "ignored")
     assert not warnings_of(caplog)
@@ -186,7 +187,7 @@ def test_without_a_mask_nothing_is_dropped_and_rows_that_end_in_padding_are_coun
     table = observed(LearningCurves(bands=()), [unmasked], tmp_path, module)
     assert value_of(table, "loss") == pytest.approx(expected, abs=1e-6)
     (said,) = warnings_of(caplog)
-    assert "3 of 4 rows of the probe set begin or end with two or more padding tokens (id 0)" in said
+    assert "rows that begin or end with two or more padding tokens (id 0; 3 of 4 rows)" in said
     flipped = IDS.flip(1)
     observed(LearningCurves(bands=()), [{"input_ids": flipped, "labels": flipped}], tmp_path / "begins")
     assert "3 of 4 rows" in warnings_of(caplog)[0]

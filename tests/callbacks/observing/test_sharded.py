@@ -170,7 +170,7 @@ def rank_main(folder):
     ):
         with pytest.raises(ValueError, match=message):
             fit(folder / "refused", watching)
-    with pytest.raises(ValueError, match="lmdyn does not support tensor parallelism: ranks with parts"):
+    with pytest.raises(ValueError, match="lmdyn does not support tensor parallelism: ranks share"):
         fit(folder / "refused", [LearningCurves(layers=[], frequency="probe", probe=probe)], Divided, (1, 2))
 
 

@@ -96,11 +96,11 @@ FEW.loc[6:, "count"] = 0
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).observe(Model(), 0),
-        ({"words": 6}, "words occur, too few for 6 components"),
-        ({"table": FEW}, "4 words occur, too few for 6 components.*at most 3"),
-        ({"embedding": "word_embeddings"}, r"got no such module.*\['embedding', 'decoder'\]"),
+        ({"words": 6}, r"expected more words than components \(6\)"),
+        ({"table": FEW}, r"components \(6\), got 4: lower `components`"),
+        ({"embedding": "word_embeddings"}, r"got no such module.*\(embedding, decoder\)"),
         ({"embedding": "norm"}, "got LayerNorm with a weight of shape"),
-        ({"embedding": "decoder"}, "'decoder' has width 4, got 6 components"),
+        ({"embedding": "decoder"}, "components is 6: expected at most 4, the width of 'decoder'"),
     )
 
 

@@ -117,7 +117,7 @@ def test_bootstrap_intervals(tmp_path):
 def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
-        ({"tasks": []}, "Choose `tasks` and `targets` among these"),
+        ({"tasks": []}, "Choose `tasks` among these layers and"),
         ({"tasks": ["semtag"]}, r"the train split has no layers semtag; the layers are upos"),
     )
 

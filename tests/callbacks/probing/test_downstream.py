@@ -319,7 +319,7 @@ def test_tasks_that_start_from_another(tmp_path):
 
 def test_a_missing_parent_is_said(tmp_path, caplog):
     assert attach(tmp_path, ("RTE", "CoLA")).parents == {}
-    assert "RTE start from the pretrained weights" in caplog.text
+    assert "fine-tuning on RTE starts from the pretrained weights" in caplog.text
     assert_refused(
         lambda names, parents: attach(tmp_path, names, init_from=parents),
         ({"names": ("RTE",), "parents": {"RTE": "MNLI"}}, r"init_from names MNLI"),
@@ -360,8 +360,8 @@ def test_refusals(tmp_path):
 
     assert_refused(
         check,
-        ({"tasks": ["MNLI"]}, r"`tasks` are MNLI: choose among CoLA, STS-B, SQuAD2.0"),
-        ({"tasks": []}, "choose among"),
+        ({"tasks": ["MNLI"]}, "`tasks` has MNLI: expected CoLA, STS-B, SQuAD2.0"),
+        ({"tasks": []}, r"`tasks` has \[\]: expected CoLA"),
         ({"fine_tuning": {"Cola": {}}}, r"got Cola"),
         ({"max_tokens": 9}, "Remove `max_tokens`, `forward` and `split`"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),

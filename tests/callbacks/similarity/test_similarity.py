@@ -360,7 +360,7 @@ def test_a_reference_of_another_vocabulary(tmp_path):
     torch.manual_seed(0)
     small = LSTMTagger("upos", vocab_size=9, num_labels=4, embedding_size=5, hidden_size=5)
     observer = attach(Similarity(reference=Checkpoint(save(small, tmp_path / "s.ckpt"))), tmp_path)
-    with pytest.raises(ValueError, match="does not know all tokens"):
+    with pytest.raises(ValueError, match="does not know all tokens or positions"):
         observer.observe(language_model(), 0)
 
 

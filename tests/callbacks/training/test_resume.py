@@ -90,7 +90,7 @@ def test_another_number_of_ranks_is_refused_where_data_does_not_say_how_it_is_di
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path)
     with pytest.raises(
-        ValueError, match=r"2 ranks wrote the checkpoint, but this run has 1.*does not declare"
+        ValueError, match=r"has world size 2, but this run has world size 1.*does not declare"
     ):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint

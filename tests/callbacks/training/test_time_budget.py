@@ -147,7 +147,7 @@ def test_what_is_refused(tmp_path):
         ({"hours": 1, "warmup_share": 1.0}, "warmup_share is 1.0"),
         ({"hours": 1, "every_n_steps": 0}, "every_n_steps is 0"),
     )
-    with pytest.raises(ValueError, match=r"module has LambdaLR.*decay_power: null"):
+    with pytest.raises(ValueError, match=r"module has a scheduler, LambdaLR.*decay_power: null"):
         fit(tmp_path, TimeBudget(1.0), Module(Clock(), scheduler=True))
 
     class Anneal(L.Callback):
@@ -160,5 +160,7 @@ def test_what_is_refused(tmp_path):
     saver = ScheduledCheckpoint(Steps(at=(20,), last=False), weights_only=False)
     fit(tmp_path, TimeBudget(1.0), Module(Clock()), saver)
     path = tmp_path / "resume/step=000000020.ckpt"
-    with pytest.raises(ValueError, match=r"'hours': 1.0.*'hours': 2.0.*Resume with the saved budget"):
+    with pytest.raises(
+        ValueError, match=r"had hours 1 and .* has hours 2 and .*Resume with the saved budget"
+    ):
         fit(tmp_path, TimeBudget(2.0), Module(Clock()), ckpt_path=path)

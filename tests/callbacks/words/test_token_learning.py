@@ -256,13 +256,13 @@ def test_what_is_refused(tmp_path):
     assert_refused(
         TokenLearning,
         ({"quantities": []}, "quantities is empty"),
-        ({"bands": [(5, 9), (9, 12)]}, "in increasing order"),
+        ({"bands": [(5, 9), (9, 12)]}, "bands are 5-9, 9-12: expected ranks"),
         ({"bands": [(0, 9)]}, "from 1"),
         ({"by": ["rank"], "bands": []}, "bands is empty"),
     )
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
-        ({"run_tokenizer": tokenizer(mask_token=None)}, "requires a masked language model"),
+        ({"run_tokenizer": tokenizer(mask_token=None)}, "requires a masked language model and a tokenizer"),
         ({"probe": loader(label_names={"xpos": ["N", "V"] * 7})}, "Penn Treebank"),
         ({"probe": loader(label_names={"upos": UPOS}), "by": ["verb_form"]}, r"require layers xpos"),
         ({"probe": loader(label_names={})}, "expected a layer 'xpos' or 'upos'"),
@@ -288,10 +288,7 @@ def test_words_with_the_unknown_token_are_left_out(tmp_path, caplog, max_words):
         observer = attach(tmp_path, probe, max_words=max_words, by=["pos"])
         table = observer.observe(Copies("[UNK]"), 0)
     n_words = sum(map(len, texts))
-    assert (
-        caplog.text.count(f"lmdyn leaves out {len(gone)} of {n_words} words that contain the unknown token")
-        == 1
-    )
+    assert caplog.text.count(f"words that contain the unknown token '[UNK]' ({len(gone)} of {n_words})") == 1
     assert values(table, "words")[""] == n_words - len(gone)
     assert values(table, "reconstruction")[""] == 1
     assert values(table, "prediction")[""] == 0
