@@ -105,8 +105,8 @@ class TimeBudget(L.Callback):
         if self._saved_budget not in (None, self._budget):
             show = "hours {hours:g} and warmup_share {warmup_share:g}".format_map
             raise ValueError(
-                f"the saved run had {show(self._saved_budget)}, but this run has {show(self._budget)}, which changes "
-                "the learning rate. Resume with the saved budget; to train longer, start a new run from the weights"
+                f"the saved run had {show(self._saved_budget or {})}, but this run has {show(self._budget)}, which "
+                "changes the learning rate. Resume with the saved budget, or start a new run from the weights"
             )
         if self._rates is None:
             self._rates = [float(group["lr"]) for group in _groups(trainer)]

@@ -143,7 +143,7 @@ def test_refusals(tmp_path):
         ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),
         ({"min_count": 99}, "no grouping has two groups of at least 99 tokens"),
         ({"probe": []}, "no grouping has two groups"),
-        ({"probe": untagged()}, "expected the layer 'upos' in batches"),
+        ({"probe": untagged()}, "expected a tensor 'upos' in batches"),
     )
 
 
