@@ -128,7 +128,9 @@ class Landscape(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError("reference is empty and plane is not set: set `plane`, or remove `reference`")
+            raise ValueError(
+                "reference is empty and plane is not set: set `plane`, or remove `reference` to use checkpoints"
+            )
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 
@@ -231,7 +233,9 @@ class Landscape(Observer):
         losses.means.reduce()
         sums, tokens = losses.means.sum("loss").numpy(), losses.means.count("loss").numpy()
         if not tokens.sum():
-            raise ValueError(f"{self.name}: the probe set has no label other than -100: use text with labels")
+            raise ValueError(
+                f"{self.name}: the probe set has no label other than -100: pass a `probe` of text with labels"
+            )
         return sums, tokens
 
     @classmethod

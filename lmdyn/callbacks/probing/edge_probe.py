@@ -215,7 +215,9 @@ class EdgeProbe(Observer):
                 collected.append(self._collect(batch, {name: there[name] for name in names or there}))
         whole = gather_rows(collected, device)
         if not whole:
-            raise ValueError(f"{self.name}: the train, validation or test split is empty: use other data")
+            raise ValueError(
+                f"{self.name}: the train, validation or test split is empty: pass a `probe` with text in each"
+            )
         order, rank = whole.pop("order").sort()  # one order for any number of ranks
         of_piece = order >> 24
         spans, labels = {}, {}
@@ -232,7 +234,9 @@ class EdgeProbe(Observer):
         """Return the data of one batch: pieces of words, and spans as indices into those of their example."""
         needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.chosen)]
         if missing := [key for key in needed if key not in batch]:
-            raise ValueError(f"{self.name}: expected {', '.join(missing)} in batches, got {', '.join(batch)}")
+            raise ValueError(
+                f"{self.name}: expected {', '.join(missing)} in batches, got {', '.join(batch)}: pass a SpanCorpus"
+            )
         pieces, number = batch["labels"] >= 0, batch["example"]
         # number of pieces of words before each position, and at the end
         before = F.pad(pieces.long().cumsum(1), (1, 0))
