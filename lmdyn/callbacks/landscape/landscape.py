@@ -233,9 +233,7 @@ class Landscape(Observer):
         losses.means.reduce()
         sums, tokens = losses.means.sum("loss").numpy(), losses.means.count("loss").numpy()
         if not tokens.sum():
-            raise ValueError(
-                f"{self.name}: the probe set has no label other than -100: pass a `probe` of text with labels"
-            )
+            raise ValueError(f"{self.name}: the probe set has no label other than -100: use text with labels")
         return sums, tokens
 
     @classmethod

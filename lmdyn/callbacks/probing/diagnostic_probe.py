@@ -192,9 +192,7 @@ class DiagnosticProbe(Observer):
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
         whole = gather_rows(parts, device_of(module))
         if not whole:
-            raise ValueError(
-                f"{self.name}: the train or {self.split} split of the data is empty: pass a `probe` with text in both"
-            )
+            raise ValueError(f"{self.name}: the train or {self.split} split is empty: use other data")
         order = whole.pop("order").argsort()
         whole = {key: rows[order] for key, rows in whole.items()}
         activations, labels = ({k[2:]: v for k, v in whole.items() if k[0] == kind} for kind in "xy")

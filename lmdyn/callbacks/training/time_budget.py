@@ -102,11 +102,11 @@ class TimeBudget(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Store the optimizer's own rates; end immediately if the budget was already spent."""
-        if self._saved_budget not in (None, self._budget):
-            show = "hours {hours:g} and warmup_share {warmup_share:g}".format_map
+        if self._saved_budget and self._saved_budget != self._budget:
             raise ValueError(
-                f"the saved run had {show(self._saved_budget or {})}, but this run has {show(self._budget)}, which "
-                "changes the learning rate. Resume with the saved budget, or start a new run from the weights"
+                f"the saved run had hours {self._saved_budget['hours']:g} and warmup_share "
+                f"{self._saved_budget['warmup_share']:g}, but this run has {self.hours:g} and {self.warmup_share:g}, "
+                "which changes the learning rate. Resume with the saved budget, or start a new run from the weights"
             )
         if self._rates is None:
             self._rates = [float(group["lr"]) for group in _groups(trainer)]
@@ -132,9 +132,9 @@ class TimeBudget(L.Callback):
             return
         groups = _groups(trainer)
         if self._set is not None and [float(group["lr"]) for group in groups] != self._set:
-            both = ", ".join(f"{old:.6g} to {g['lr']:.6g}" for old, g in zip(self._set, groups, strict=False))
             raise ValueError(
-                f"TimeBudget set the learning rates, but other code changed the rates from {both}: remove such code "
+                f"TimeBudget set the learning rates {', '.join(map('{:.6g}'.format, self._set))}, but other code "
+                f"changed the rates to {', '.join(map('{:.6g}'.format, [g['lr'] for g in groups]))}: remove such code "
                 "(lmdyn's LSTMs: `anneal_factor: null`)"
             )
         # every rank calls this at the same updates: the step is equal on all of them
