@@ -157,9 +157,7 @@ class WorldKnowledge(Observer):
             batch = to_device(batch, device)
             masked = batch["labels"] >= 0
             if not bool((masked.sum(1) == 1).all()):
-                raise ValueError(
-                    f"{self.name}: expected one label other than -100 in each row: use a FactCorpus as `probe`"
-                )
+                raise ValueError(f"{self.name}: expected one label other than -100 per row: use a FactCorpus")
             objects = batch["labels"][masked]
             logits = logits_at(module, batch, masked, self.forward).float()
             highest = logits.max(-1)
