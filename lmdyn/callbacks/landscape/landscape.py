@@ -128,9 +128,7 @@ class Landscape(Observer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference == {} and self.plane is None:
-            raise ValueError(
-                "reference is empty and plane is not set: set `plane`, or remove `reference` to use checkpoints"
-            )
+            raise ValueError("reference is empty and plane is not set: set `plane`, or remove `reference`")
         self.compared = references_or_own_past(self.reference)
         self._groups: tuple[UnitGroup, ...] = ()
 

@@ -153,9 +153,7 @@ class Downstream(Observer):
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
         if (bad := sorted({*names} - {*there})) or not names:
-            raise ValueError(
-                f"{self.name}: `tasks` has {', '.join(bad) or []}: expected one or more of {', '.join(there)}"
-            )
+            raise ValueError(f"{self.name}: `tasks` has {', '.join(bad) or []}: expected {', '.join(there)}")
         self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
@@ -193,9 +191,7 @@ class Downstream(Observer):
             )
         for task in given:
             if (last := _chain(task, given)[-1]) in given:
-                raise ValueError(
-                    f"{self.name}: init_from is cyclic, so no task is the first: remove `{last}: {given[last]}`"
-                )
+                raise ValueError(f"{self.name}: init_from is cyclic: remove `{last}: {given[last]}`")
         return dict(given)
 
     def fine_tuning_of(self, name: str) -> FineTuning:

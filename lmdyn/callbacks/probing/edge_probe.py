@@ -232,9 +232,7 @@ class EdgeProbe(Observer):
         """Return the data of one batch: pieces of words, and spans as indices into those of their example."""
         needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.chosen)]
         if missing := [key for key in needed if key not in batch]:
-            raise ValueError(
-                f"{self.name}: expected {', '.join(missing)} in batches, got {', '.join(batch)}: pass a SpanCorpus"
-            )
+            raise ValueError(f"{self.name}: expected {', '.join(missing)} in batches, got {', '.join(batch)}")
         pieces, number = batch["labels"] >= 0, batch["example"]
         # number of pieces of words before each position, and at the end
         before = F.pad(pieces.long().cumsum(1), (1, 0))
