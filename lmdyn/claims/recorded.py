@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from lmdyn.runs.observed_run import NotMeasured, SeedPair
 from lmdyn.runs.schema import from_arrow
 
-__all__ = ["RUNS_FILE", "RecordedRun", "RecordsFolder", "digest", "is_records_folder", "read_records"]
+__all__ = ["RUNS_FILE", "RecordedRun", "RecordsFolder", "digest", "is_records_folder"]
 
 RUNS_FILE = "runs.json"
 """Its name in a records folder; the other files are ``<observer>.parquet``."""
@@ -26,19 +26,6 @@ VERSION = 1
 def is_records_folder(folder: Path) -> bool:
     """Return whether a folder was written by ``lmdyn records``, or is an incomplete one."""
     return (folder / RUNS_FILE).is_file()
-
-
-def read_records(folder: Path) -> "list[RecordedRun]":
-    """Read the runs of a records folder.
-
-    Args:
-        folder: ``docs/records/<study>/<profile>``.
-
-    Raises:
-        FileNotFoundError: if there are no records, or one of their files is missing.
-        ValueError: if files were changed, or were written by a later version of lmdyn.
-    """
-    return RecordsFolder(folder).runs
 
 
 @dataclass(frozen=True, eq=False)

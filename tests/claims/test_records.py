@@ -14,7 +14,7 @@ import yaml
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.claims import Above, At, Claim, Part, Rows, Study, records
 from lmdyn.claims.profiles import find_profiles, find_runs
-from lmdyn.claims.recorded import RecordsFolder, read_records
+from lmdyn.claims.recorded import RecordsFolder
 from lmdyn.claims.records import study_reads, without_machine, write_records
 from lmdyn.cli.__main__ import main
 from lmdyn.runs.folder_lock import FolderLock
@@ -161,7 +161,7 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     (out / "costs.json").write_text("{}")  # of the chain: it stays
     assert len(write_records(find_runs([runs]), out, others="drop")) == 2
     assert (out / "costs.json").exists()
-    assert len(read_records(out)) == 2
+    assert len(RecordsFolder(out).runs) == 2
 
 
 def test_two_processes_keep_each_others_runs(runs, tmp_path):
@@ -175,7 +175,7 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
     records._replace(found[2:3], out, None, frozenset(), "keep", 3.0)
     lock.release()
     thread.join()
-    assert [run.name for run in read_records(out)] == [run.name for run in found[:3]]
+    assert [run.name for run in RecordsFolder(out).runs] == [run.name for run in found[:3]]
     assert not list(tmp_path.glob(".*"))
     # one that was killed between the files: what it held is not known
     (out / "runs.json").unlink()
@@ -205,18 +205,18 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     whole = files(out)
     (out / "worded.parquet").unlink()
     with pytest.raises(FileNotFoundError, match=r"incomplete records: worded\.parquet is missing"):
-        read_records(out)
+        list(RecordsFolder(out).runs)
     (out / "worded.parquet").write_bytes(whole["sparsity.parquet"])
     with pytest.raises(ValueError, match=r"differs from the file that runs\.json describes"):
-        read_records(out)
+        list(RecordsFolder(out).runs)
     (out / "worded.parquet").write_bytes(whole["worded.parquet"])
     content = json.loads(whole["runs.json"])
     (out / "runs.json").write_text(json.dumps({**content, "version": 2}))
     with pytest.raises(ValueError, match="version 2, but this lmdyn reads 1"):
-        read_records(out)
+        list(RecordsFolder(out).runs)
     (out / "runs.json").write_text("[]")
     with pytest.raises(ValueError, match="cannot be read"):
-        read_records(out)
+        list(RecordsFolder(out).runs)
     (out / "runs.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"incomplete records: runs\.json is missing"):
         find_profiles([out])

@@ -10,7 +10,7 @@ from lmdyn.callbacks.words.token_learning import POS_GROUPS
 from lmdyn.callbacks.words.token_learning import VERB_FORMS as KNOWN_FORMS
 from lmdyn.claims import STUDIES, At, NotMeasured, Number, Rows, SeedPair
 from lmdyn.claims.numbers import untrained
-from lmdyn.claims.recorded import read_records
+from lmdyn.claims.recorded import RecordsFolder
 from lmdyn.claims.studies.chiang2020_embryology import CONTENT, FUNCTION, VERB_FORMS
 from lmdyn.claims.studies.svcca_numbers import TaggerTest
 from lmdyn.runs.schema import declarations, declared
@@ -58,7 +58,7 @@ def test_records_registered_some_of_the_claims(name):
     found = [
         run.registered.get(name, {})
         for folder in (DOCS / "records" / name).iterdir()
-        for run in read_records(folder)
+        for run in RecordsFolder(folder).runs
     ]
     assert any(said.get(claim) == fingerprint for said in found for claim, fingerprint in known.items())
 

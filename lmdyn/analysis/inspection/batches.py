@@ -38,6 +38,7 @@ __all__ = [
     "rows_of",
     "text_labels",
     "text_of",
+    "tokens_of",
     "unread_entries",
     "whole_numbers",
 ]
@@ -300,6 +301,12 @@ def text_of(batch: Batch) -> Tensor:
     """Return the text of a batch: its ``input_ids``, else its ``labels``."""
     ids = batch.get("input_ids")
     return ids if isinstance(ids, Tensor) else labels_of(batch)
+
+
+def tokens_of(batch: Batch) -> Bool[Tensor, "batch time"]:
+    """Return the mask of positions with a token of the text, that is, all except padding."""
+    mask = batch.get("attention_mask")
+    return torch.ones_like(text_of(batch), dtype=torch.bool) if mask is None else mask.bool()
 
 
 def whole_numbers(batch: Batch) -> dict[str, Any]:

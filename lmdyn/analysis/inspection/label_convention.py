@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.batches import aligned_labels, of_ids, seen
+from lmdyn.analysis.inspection.batches import aligned_labels, of_ids, seen, tokens_of
 from lmdyn.analysis.inspection.forward import IGNORED, Batch, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -149,9 +149,7 @@ def model_reading(module: nn.Module, batch: Batch, forward: Forward | None = Non
         >>> model_reading(module, {"input_ids": torch.tensor([[3, 1, 4, 1, 5]])})
         'unknown'
     """
-    ids = batch["input_ids"]
-    mask = batch.get("attention_mask")
-    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    real = tokens_of(batch)
     inner = real & _neighbour(real, -1, False) & _neighbour(real, 1, False)  # text on both sides
     return _reading(token_effects(module, [batch], [inner], [real], forward))
 

@@ -195,7 +195,8 @@ class Gates:
         for forget, new in zip(f.unbind(1), (i * g).unbind(1), strict=True):
             cells.append(forget * cells[-1] + new)
         cell = torch.stack(cells, 1)
-        flat = [v.flatten(0, 1) for v in (z[..., :n], gates, z[..., n:].sigmoid(), cell[:, :-1], cell[:, 1:])]
+        by_step = (z[..., :n], gates, z[..., n:].sigmoid(), cell[:, :-1], cell[:, 1:])
+        flat = (v.flatten(0, 1) for v in by_step)
         return cls(layer.w_in[:n], layer.w_rec[:n], layer.bias[:n], *flat), hidden
 
     def step(

@@ -297,8 +297,8 @@ def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "ba
     """Return whether both halves span the same range: a drift, whose spectrum is also constant, does not."""
     early, late = series[: len(series) // 2], series[len(series) // 2 :]
     wide = series.amax(0) - series.amin(0)
-    moved = torch.maximum((late.amax(0) - early.amax(0)).abs(), (late.amin(0) - early.amin(0)).abs())
-    return (moved <= _MOVED * wide).all(-1)
+    high, low = late.amax(0) - early.amax(0), late.amin(0) - early.amin(0)
+    return (torch.maximum(high.abs(), low.abs()) <= _MOVED * wide).all(-1)
 
 
 def _series(

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import exact_float
+
 __all__ = [
     "TOLERANCE",
     "IndependentComponents",
@@ -207,4 +209,4 @@ def _finite(x: Tensor, components: int) -> Tensor:
         )
     if not x.isfinite().all():
         raise UnusableEmbeddingsError("expected finite embeddings, got NaN or infinite values")
-    return x.to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
+    return exact_float(x)

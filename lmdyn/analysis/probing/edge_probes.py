@@ -411,5 +411,6 @@ def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int
     if bool(none.any()) != bool(none.all()):
         raise ValueError(f"{where}: only some examples have a second span: split the examples into two tasks")
     edges = spans[:, :2] if bool(none.all()) else spans.reshape(-1, 2)
-    if len(wrong := edges[~((edges[:, 0] >= 0) & (edges[:, 0] < edges[:, 1]) & (edges[:, 1] <= n))]):
+    start, end = edges.T
+    if len(wrong := edges[~((start >= 0) & (start < end) & (end <= n))]):
         raise ValueError(f"{where}: expected spans 0 <= start < end <= {n}, got {wrong[0, 0]}, {wrong[0, 1]}")

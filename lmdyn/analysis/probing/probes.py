@@ -495,7 +495,8 @@ def control_labels(
         tensor([   1,    1,    1, -100,    1])
     """
     shares = distribution.detach().cpu().double()
-    if len(shares) == 0 or not bool(shares.isfinite().all() & (shares >= 0).all() & (shares.sum() > 0)):
+    fine = shares.isfinite().all() & (shares >= 0).all() & (shares.sum() > 0)
+    if len(shares) == 0 or not bool(fine):
         raise ValueError(
             f"expected finite shares of at least 0, not all 0, got {', '.join(map(str, shares.tolist())) or 'none'}"
         )

@@ -87,7 +87,7 @@ def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[f
         logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]
     # for each range of the first list, the nearest averages in the second
     right = np.searchsorted(-logs[1], -logs[0])
-    candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])
+    candidates = np.stack([right - 1, right]).clip(0, len(logs[1]) - 1)
     with np.errstate(invalid="ignore"):
         gaps = np.abs(logs[0] - logs[1][candidates])
     gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two ranges of frequency 0 have no ratio

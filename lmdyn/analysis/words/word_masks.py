@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lmdyn.analysis.inspection.batches import tokens_of
 from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = [
@@ -204,10 +205,8 @@ def one_masked(batch: Mapping[str, Any], mask_id: int, special: Sequence[int], s
     """
     labels = batch["labels"]
     ids = torch.where(labels >= 0, labels, batch["input_ids"])
-    mask = batch.get("attention_mask")
-    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    left = torch.tensor(special, dtype=ids.dtype, device=ids.device)
-    eligible = real & ~torch.isin(ids, left)
+    real = tokens_of(batch)
+    eligible = real & ~torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
     eligible[:, 0] = False
     places = torch.arange(ids.shape[1], device=ids.device)
     weighted = ids * (2 * places + 1)

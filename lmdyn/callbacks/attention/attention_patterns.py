@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, pattern_sums
+from lmdyn.analysis.inspection.batches import tokens_of
 from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.callbacks.attention.attention_figures import map_figures
 from lmdyn.callbacks.observing.checked_fields import From
-from lmdyn.callbacks.observing.probe import ObservedBatch, tokens_of
+from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.streaming_observer import Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import Module
 
 from lmdyn.analysis.dynamics.convergence import RULES, LoopSums
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.inspection.batches import text_of
+from lmdyn.analysis.inspection.batches import tokens_of
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
@@ -141,9 +140,9 @@ class LoopConvergence(Observer):
     def prepare(self) -> None:
         """Determine the length of rows, and whether they have padding."""
         for batch in self.probe_set.batches():
-            self._positions = max(self._positions, text_of(batch).shape[1])
-            mask = batch.get("attention_mask")
-            self._padded |= isinstance(mask, Tensor) and not bool(mask.bool().all())
+            tokens = tokens_of(batch)
+            self._positions = max(self._positions, tokens.shape[1])
+            self._padded |= not bool(tokens.all())
 
     def check_module(self, module: Module) -> None:
         """Raise an error for a module that does not iterate one map, or returns no logits."""
@@ -191,10 +190,7 @@ class LoopConvergence(Observer):
             f, _ = self._map_of(module)
             for batch in self.probe_set.batches(*rank_and_world_size()):
                 batch = to_device(batch, device)
-                text = text_of(batch)
-                mask = batch.get("attention_mask")
-                tokens = torch.ones_like(text, dtype=torch.bool) if mask is None else mask.bool()
-                sums.update(f, batch, tokens, batch.get("labels"))
+                sums.update(f, batch, tokens_of(batch), batch.get("labels"))
         rows = self._rows(sums.means(), len(f.maps), sums.horizon)
         return tabulate(rows, {"rule": None, "t": int, "position": int}, self.name, step)
 

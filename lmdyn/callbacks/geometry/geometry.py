@@ -16,11 +16,12 @@ from lmdyn.analysis.geometry.rectifiers import UnitSigns, find_rectifiers
 from lmdyn.analysis.geometry.sampled_rows import SampledRows
 from lmdyn.analysis.geometry.spectrum import power_law, white_noise_rank
 from lmdyn.analysis.geometry.vector_sums import VectorGeometry, VectorSums
+from lmdyn.analysis.inspection.batches import tokens_of
 from lmdyn.analysis.inspection.forward import Batch, device_of
 from lmdyn.callbacks.observing.amounts import count_tokens, site_widths
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
-from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors, tokens_of
+from lmdyn.callbacks.observing.probe import ObservedBatch, to_device, token_vectors
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites, StreamingObserver, Watched
 from lmdyn.callbacks.observing.sums import Row, Sums

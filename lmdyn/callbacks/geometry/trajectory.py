@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.geometry.group_cells import GroupCells
 from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, group_variance
-from lmdyn.analysis.inspection.batches import text_of
+from lmdyn.analysis.inspection.batches import text_of, tokens_of
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictures
 from lmdyn.callbacks.observing.amounts import site_widths
 from lmdyn.callbacks.observing.checked_fields import From
@@ -199,10 +199,8 @@ class Trajectory(StreamingObserver):
         self, batch: Mapping[str, Any], groupings: Iterable[str]
     ) -> dict[str, Int[Tensor, "batch time"]]:
         """Return the number of each token's value and coarse label, by grouping; −1 for tokens of no group."""
-        ids, mask, none = text_of(batch), batch.get("attention_mask"), len(self.coarse_names) - 1
-        there = (ids >= 0) & ~torch.isin(ids, self.special.to(ids.device))
-        if mask is not None:
-            there = there & mask.bool()
+        ids, none = text_of(batch), len(self.coarse_names) - 1
+        there = tokens_of(batch) & (ids >= 0) & ~torch.isin(ids, self.special.to(ids.device))
 
         def of(by: str) -> Tensor:
             if not isinstance(value := ids if by == _WORD else batch.get(by), Tensor):

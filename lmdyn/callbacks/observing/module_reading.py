@@ -367,7 +367,8 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
             f"{type(module).__name__} returns logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
             "logits (batch, time, classes), one row per label. Pass `forward:`, a function (module, batch) -> logits"
         )
-    if bool((logits >= 0).all()) and bool(((logits.float().sum(-1) - 1).abs() < 1e-3).all()):
+    of_one = (logits.float().sum(-1) - 1).abs() < 1e-3
+    if bool((logits >= 0).all() & of_one.all()):
         raise ValueError(
             f"{type(module).__name__} returns probabilities, but lmdyn expects logits. Pass `forward:`, a function "
             "(module, batch) -> log-probabilities or logits"

@@ -26,6 +26,7 @@ from lmdyn.analysis.inspection.batches import (
     own_copy,
     text_labels,
     text_of,
+    tokens_of,
     whole_numbers,
 )
 from lmdyn.analysis.inspection.forward import (
@@ -96,12 +97,6 @@ class ObservedBatch:
     def tokens(self) -> Bool[Tensor, "batch time"]:
         """Mask of positions with a token of the text, that is, all except padding."""
         return tokens_of(self.batch)
-
-
-def tokens_of(batch: Batch) -> Bool[Tensor, "batch time"]:
-    """Return the mask of positions with a token of the text, that is, all except padding."""
-    mask = batch.get("attention_mask")
-    return torch.ones_like(text_of(batch), dtype=torch.bool) if mask is None else mask.bool()
 
 
 class Consumer(Protocol):

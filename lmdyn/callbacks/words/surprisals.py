@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.batches import labels_of, text_of
+from lmdyn.analysis.inspection.batches import labels_of, text_of, tokens_of
 from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.grouped import GroupedMeans
@@ -226,10 +226,10 @@ class Surprisals(StreamingObserver):
     def _words(self, batch: Batch) -> tuple[Tensor, FoundWords, Tensor]:
         """Return the text of a batch, its words, and which of them are predicted and have enough context."""
         ids, labels = text_of(batch).cpu(), labels_of(batch).cpu()
-        mask = batch.get("attention_mask")
-        there = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.cpu().bool()
+        there = tokens_of(batch).cpu()
         if self.shifted:
-            after = torch.where(there[:, -1] & (labels[:, -1] < 0), CUT_OFF, labels[:, -1].clamp(min=NO_TEXT))
+            last = labels[:, -1]
+            after = torch.where(there[:, -1] & (last < 0), CUT_OFF, last.clamp(min=NO_TEXT))
             text = torch.cat([torch.where(there, ids, NO_TEXT), after[:, None]], dim=1)
             asked = torch.cat([torch.zeros_like(there[:, :1]), labels >= 0], dim=1)
         else:

@@ -36,7 +36,8 @@ def repeated(batch: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
         [1, 2, 1, 2]
     """
     rows = rows_of(batch)
-    return {name: t.repeat(times, *[1] * (t.ndim - 1)) if len(t) == rows else t for name, t in batch.items()}
+    by_row = {name: t for name, t in batch.items() if len(t) == rows}
+    return {**batch, **{name: t.repeat(times, *[1] * (t.ndim - 1)) for name, t in by_row.items()}}
 
 
 def resized(row: Mapping[str, Tensor], rows: int, tokens: int) -> dict[str, Tensor]:
