@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lmdyn import analysis as A
-from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores, pattern_sums
 from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
 from lmdyn.analysis.geometry.rectifiers import UnitSigns
 from lmdyn.analysis.geometry.spectrum import exp_entropy
@@ -318,7 +318,7 @@ def scored(p):
 def summed_scores(p):
     sums = AttentionPatternSums(size=3)
     for at in range(len(p)):
-        sums.update({"layer": p[at : at + 1]}, I.tokens()[at : at + 1])
+        sums.add("layer", pattern_sums("layer", p[at : at + 1], I.tokens()[at : at + 1], size=3))
     return sums.result()
 
 
@@ -342,8 +342,9 @@ ATTENTION = [
     Measure("attention.attention_scores.attention_scores attention.attention_scores.rows_on_tokens "
             "attention.attention_scores.on_tokens", scored, lambda s: (I.attention(s),), low=-1, high=np.log(5),
             nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
-    Measure("attention.attention_scores.AttentionPatternSums", summed_scores, lambda s: (I.attention(s),), low=-1,
-            high=99, nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
+    Measure("attention.attention_scores.AttentionPatternSums attention.attention_scores.pattern_sums", summed_scores,
+            lambda s: (I.attention(s),), low=-1, high=99, nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL,
+            integers=NO_CASE),
     Measure("attention.head_divergence.head_divergences", divergent, two_attentions, low=0, nan=SAME_OR_NAN,
             empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.head_divergence.HeadDivergenceSums attention.head_divergence.HeadDivergence",
@@ -534,8 +535,9 @@ GEOMETRY = [
             high=1, invariant={0: "scale rows"}, constant=AS_USUAL, one=AS_USUAL, empty=NOTHING),
     Measure("attention.first_token.first_token_attention", on_first, lambda s: (I.attention(s),), low=0, high=1,
             nan=SOME_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
-    Measure("attention.first_token.FirstTokenSums attention.first_token.FirstToken", attended_first,
-            lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN, empty=NAN, one=AS_USUAL, integers=NO_CASE),
+    Measure("attention.first_token.FirstTokenSums attention.first_token.first_token_sums"
+            " attention.first_token.FirstToken", attended_first, lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN,
+            empty=NAN, one=AS_USUAL, integers=NO_CASE),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ orbits

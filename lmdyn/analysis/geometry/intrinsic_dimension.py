@@ -88,10 +88,9 @@ def _distinct(
     rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"], norms: Float[Tensor, "n"]
 ) -> Bool[Tensor, "n"]:
     """Return which rows are not near to such a row before them; replace distances that products do not resolve."""
-    kept = torch.ones(len(rows), dtype=torch.bool)
-    if not len(rows):
-        return kept.to(squared.device)
-    exact = exact_float(rows)
+    if not rows.numel():  # all are equal
+        return torch.arange(len(rows), device=squared.device) == 0
+    kept, exact = torch.ones(len(rows), dtype=torch.bool), exact_float(rows)
     tolerance = rounding(rows.dtype) * torch.linalg.vector_norm(exact) / len(exact) ** 0.5
     some = (squared.amin(1) <= 2 * tolerance**2 + _PRODUCTS * norms.max()).nonzero()[:, 0]
     if len(some):
