@@ -536,8 +536,8 @@ GEOMETRY = [
     Measure("attention.first_token.first_token_attention", on_first, lambda s: (I.attention(s),), low=0, high=1,
             nan=SOME_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.first_token.FirstTokenSums attention.first_token.first_token_sums"
-            " attention.first_token.FirstToken", attended_first, lambda s: (I.attention(s),), low=0, high=1, nan=SOME_NAN,
-            empty=NAN, one=AS_USUAL, integers=NO_CASE),
+            " attention.first_token.FirstToken", attended_first, lambda s: (I.attention(s),), low=0, high=1,
+            nan=SOME_NAN, empty=NAN, one=AS_USUAL, integers=NO_CASE),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ orbits

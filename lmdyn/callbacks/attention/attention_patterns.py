@@ -88,7 +88,7 @@ class AttentionPatterns(StreamingObserver):
             short="weight on special tokens",
         ),
         Quantity(
-            "block", "Mean weight on the query's segment, less its share of tokens.", low=-1.0, high=1.0, tags=_HEAD,
+            "block", "Mean weight on the query's segment minus its token share.", low=-1.0, high=1.0, tags=_HEAD,
             panel="heads", short="weight within the segment,\nless its share of tokens",
         ),
         Quantity("map", "Mean weight of a query position on a key position.", low=0.0, high=1.0, tags=()),

@@ -160,7 +160,7 @@ class Induction(Observer):
         ),
         Quantity(
             "position_loss",
-            "Mean loss on the probe set after this number of tokens of context.",
+            "Mean loss after this number of tokens of context, on random tokens or on the probe set.",
             "nats",
             low=0.0,
             tags=(),

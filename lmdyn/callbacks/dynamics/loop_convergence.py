@@ -91,10 +91,10 @@ class LoopConvergence(Observer):
             better="lower",
             **_OVER_DEPTH,
         ),
-        share("accuracy", "Labels that are most probable after t steps.", better="higher", **_OVER_DEPTH),
+        share("accuracy", "Share of labels ranked first after t steps.", better="higher", **_OVER_DEPTH),
         share(
             "settled_share",
-            "Predictions that have settled by t, by the rule argmax or divergence.",
+            "Share of predictions that have settled by t, by the rule argmax or divergence.",
             ("<rule>/t=<t>",),
             panel="settled",
             over="t",
@@ -109,7 +109,7 @@ class LoopConvergence(Observer):
         ),
         share(
             "censored_share",
-            "Predictions that still change at T.",
+            "Share of predictions that still change at T.",
             ("<rule>",),
             panel="over_training",
             lines="rule",

@@ -112,9 +112,7 @@ class ScaffoldRule(Observer):
             tags=(_RULE, _RULE_FOCUS),
         ),
         _of_rule("di", "Mean interdependence of α and the scaffold, where ω is predicted."),
-        _of_rule(
-            "accuracy", "Instances in which ω is the most probable word.", "share", high=1.0, better="higher"
-        ),
+        _of_rule("accuracy", "Share of instances that rank ω first.", "share", high=1.0, better="higher"),
         _of_rule("rise", "Probability of ω from all words minus that from α alone.", low=-1.0, high=1.0),
         _of_rule(
             "gradient_inside",

@@ -89,7 +89,7 @@ class Curvature(Observer):
         ),
         Quantity(
             "critical_sharpness_<direction>",
-            "2 / η; η is the shortest step along the direction that does not lower the loss.",
+            "2 / η; after a step of size η along the direction, the loss is again as high as before.",
             "nats",
             low=0.0,
             panel="curvature",

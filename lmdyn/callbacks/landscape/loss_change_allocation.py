@@ -141,7 +141,7 @@ class LossChangeAllocation(Observer):
         _nats("gross_residual", "Sum of the absolute residuals at the updates of a path.", low=0.0, tags=()),
         _share(
             "helping_share",
-            "Entries of the parameters with an allocation below 0, among those with a nonzero one.",
+            "Share of entries with an allocation below 0 among all entries with a nonzero allocation.",
             high=1.0,
             tags=("", "<site>"),
             panel="helping",

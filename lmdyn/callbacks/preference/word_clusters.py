@@ -114,7 +114,7 @@ class WordClusters(Observer):
     recorded = (
         Quantity(
             "within_one",
-            "Component values between −1 and 1 standard deviation.",
+            "Share of component values between −1 and 1 standard deviation.",
             "share",
             low=0.0,
             high=1.0,
@@ -131,7 +131,7 @@ class WordClusters(Observer):
         ),
         Quantity(
             "share_of_words",
-            "Words that belong to this number of clusters (0, 1, …, 6 or 7+).",
+            "Share of words that belong to the given number of clusters (0, 1, …, 6 or 7+).",
             "share",
             low=0.0,
             high=1.0,

@@ -66,7 +66,7 @@ class Choices(ScoredTexts):
     recorded = (
         Quantity(
             "accuracy",
-            "Items whose right option has the highest probability, of a group or of all.",
+            "Share of items in which the right option has the highest probability.",
             "share",
             low=0.0,
             high=1.0,
@@ -88,7 +88,7 @@ class Choices(ScoredTexts):
         ),
         Quantity(
             "accuracy_by_token",
-            "Items whose right option has the highest mean log-probability of a piece.",
+            "Share of items in which the right option has the highest mean log-probability of its pieces.",
             "share",
             low=0.0,
             high=1.0,

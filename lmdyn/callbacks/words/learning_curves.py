@@ -68,7 +68,7 @@ class LearningCurves(StreamingObserver):
         Quantity("perplexity", "Exponential of the mean token loss.", low=1.0, better="lower"),
         Quantity(
             "accuracy",
-            "Targets to which the model gives the highest probability.",
+            "Share of targets to which the model gives the highest probability.",
             "share",
             low=0.0,
             high=1.0,

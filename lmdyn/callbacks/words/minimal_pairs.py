@@ -96,7 +96,7 @@ class MinimalPairs(ScoredTexts):
     recorded = (
         _accuracy(
             "accuracy",
-            "Pairs whose right sentence has the higher probability.",
+            "Share of pairs in which the right sentence has the higher probability.",
             panel="accuracy",
             lines="group",
             floor="chance",
@@ -134,7 +134,7 @@ class MinimalPairs(ScoredTexts):
         _count("unknown_words", "Words or pieces that the tokenizer does not know, in all sentences."),
         Quantity(
             "log_ratio",
-            "Log-probability of the right sentence less that of the other.",
+            "Log-probability of the right sentence minus the log-probability of the wrong sentence.",
             "nats",
             tags=(),
         ),

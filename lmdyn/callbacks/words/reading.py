@@ -68,7 +68,7 @@ class Reading(ScoredTexts):
     recorded = (
         Quantity(
             "partial_r2",
-            "Of the variance of reading times that the baseline leaves, the share that surprisal explains.",
+            "Share of the variance left by the baseline that surprisal explains.",
             "share",
             low=0.0,
             high=1.0,

@@ -144,8 +144,8 @@ class TokenLearning(Observer):
     reads = "masked"
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
-        _share("reconstruction", "Visible words that the model reconstructs: of all words or of a group."),
-        _share("prediction", "Masked words that the model predicts: of all words or of a group."),
+        _share("reconstruction", "Share of visible words that the model reconstructs, by group."),
+        _share("prediction", "Share of masked words that the model predicts, among all words or in a group."),
         Quantity("words", "Number of words to reconstruct.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Number of words that were masked.", "count", low=1.0, tags=()),
     )

@@ -76,12 +76,12 @@ class WorldKnowledge(Observer):
     recorded = (
         _precision(
             "p_at_1",
-            "Facts that the model knows: of a relation, or the mean over all relations or those of a kind.",
+            "Share of facts that the model knows in a relation, or the mean over all relations or a kind of relation.",
             _OF_KINDS,
             **_MEANS,
         ),
         _precision(
-            "p_at_1_candidates", "Facts that are known if only candidates compete.", _OF_KINDS, **_MEANS
+            "p_at_1_candidates", "Share of facts known if only candidates compete.", _OF_KINDS, **_MEANS
         ),
         _precision(
             "p_at_1_lowest",
@@ -91,7 +91,7 @@ class WorldKnowledge(Observer):
         _precision("p_at_1_highest", "Highest p_at_1 of a wording of the questions.", ("", "<relation>")),
         Quantity(
             "majority",
-            "Facts answered correctly if each answer is the relation's most frequent object.",
+            "Share of correct answers if each answer is the relation's most frequent object.",
             "share",
             low=0.0,
             high=1.0,
