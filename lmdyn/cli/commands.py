@@ -155,7 +155,7 @@ def _device(name: str | None) -> str:
     try:
         torch.zeros(1).to(name)
     except Exception as error:  # raised by torch or by the backend's library
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(f"--device {name!r} is unavailable ({reason}): expected cpu, cuda, …") from error
     return name
 

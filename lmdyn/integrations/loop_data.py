@@ -72,7 +72,7 @@ def _stacked(rows: list[Any]) -> Any:
     try:
         return default_data_collator(rows)
     except (ValueError, RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise ValueError(
             f"rows of the Dataset cannot be stacked ({reason}): instead of the Dataset, pass "
             "`DataLoader(dataset, collate_fn=…)` with the collator of the training"

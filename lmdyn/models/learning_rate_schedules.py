@@ -89,7 +89,8 @@ class ScheduledModule(LanguageModule):
 
         def factor(step: int) -> float:
             # Lightning loses the position of the data of a resumed run if it has to count batches before it restores
-            total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
+            known = not step or self.decay_power is None  # a warmup alone needs no length
+            total = self.decay_steps or (1 if known else self.trainer.estimated_stepping_batches)
             if math.isinf(total):
                 raise ValueError("the length of training is unknown: set trainer.max_steps or decay_steps")
             return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)

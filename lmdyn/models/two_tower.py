@@ -99,10 +99,9 @@ class TwoTowerLanguageModel(ScheduledModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(decay_power=decay_power, **kwargs)
-        sizes = [n_towers, hidden_size, num_layers, num_attention_heads, max_position_embeddings]
-        if min(*sizes, intermediate_size or 1, lstm_size or 1, self.vocab_size or 1) < 1:
-            ends = ("_size", "_towers", "_layers", "_heads", "_embeddings")
-            low = {k: v for k, v in self.hparams.items() if k.endswith(ends) and v is not None and v < 1}
+        ends = ("_size", "_towers", "_layers", "_heads", "_embeddings")
+        low = {k: v for k, v in self.hparams.items() if k.endswith(ends) and v is not None and v < 1}
+        if low:
             raise ValueError(f"expected sizes of at least 1, got {', '.join(f'{k} {low[k]}' for k in low)}")
         if init_range <= 0:
             raise ValueError(f"expected init_range above 0, got {init_range}")

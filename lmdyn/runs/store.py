@@ -244,7 +244,9 @@ class ObservationStore:
             if (until is None or step <= until) and (steps is None or step in steps)
         ]
         if not chosen:
-            raise FileNotFoundError(f"{self.folder} contains no observations")
+            raise FileNotFoundError(
+                f"{self.folder} contains no observations{' of these steps' * bool(self.steps())}"
+            )
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where

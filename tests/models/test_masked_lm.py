@@ -1,5 +1,8 @@
 """Our wrapped models against transformers' own, on the same weights."""
 
+import math
+from unittest import mock
+
 import pytest
 import torch
 from transformers import AlbertForPreTraining, BertForPreTraining, ElectraForMaskedLM, ElectraForPreTraining
@@ -274,3 +277,15 @@ def test_validates_before_and_after_a_fit(family, pairs, tmp_path):
     assert set(after) == {"val_loss", "val_perplexity", "val_accuracy", extra}
     # the schedule: two updates of warmup, then down to 0 at the last one
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_warmup_without_decay_needs_no_length_of_training():
+    def rates(**arguments):
+        model = MaskedLanguageModel("bert", CONFIGS["bert"], vocab_size=VOCAB, warmup_steps=2, **arguments)
+        model._trainer = mock.Mock(estimated_stepping_batches=math.inf)
+        scheduler = model.configure_optimizers()["lr_scheduler"]["scheduler"]
+        return [scheduler.lr_lambdas[0](step) for step in range(4)]
+
+    assert rates(decay_power=None) == [0.5, 1, 1, 1]
+    with pytest.raises(ValueError, match="length of training is unknown"):
+        rates(decay_power=1.0)

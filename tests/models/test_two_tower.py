@@ -197,6 +197,7 @@ def test_bad_arguments():
             **{"tower": "bert", "hidden_size": 8, "vocab_size": 9, **arguments}
         ),
         ({"n_towers": 0}, "sizes of at least 1, got n_towers 0"),
+        ({"intermediate_size": 0, "lstm_size": 0}, "got intermediate_size 0, lstm_size 0"),
         ({"num_attention_heads": 3}, "multiple of the number of attention"),
         ({"tower": "elmo", "lstm_size": 4}, "smaller than hidden_size"),
         ({"init_range": 0.0}, "init_range"),

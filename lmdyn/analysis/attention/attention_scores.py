@@ -77,8 +77,8 @@ def attention_scores(
 
 def check_map_shape(name: str, attention: Tensor, tokens: Tensor) -> None:
     """Raise an error unless weights are (batch, heads, time, time) of the (batch, time) tokens."""
-    batch, _, queries, keys = attention.shape
-    if (batch, queries) != tuple(tokens.shape) or queries != keys:
+    batch, time = tokens.shape
+    if attention.shape[:1] + attention.shape[2:] != (batch, time, time):
         raise ValueError(
             f"{name} is {tuple(attention.shape)}: expected (batch, heads, time, time), of tokens {tuple(tokens.shape)}"
         )

@@ -234,11 +234,12 @@ def derivative(f: Map, x: Tensor, v: Tensor, jvp: Any = None) -> tuple[Tensor, T
     try:
         both: tuple[Tensor, Tensor] = (jvp or _dual)(f, (x,), (v,))
     except NotImplementedError as error:
+        reason = str(error).partition("\n")[0]
         raise ValueError(
             "the map has an operation without forward-mode derivative, such as fused attention. For transformers, "
             "create the map with EncoderMap(…, attention='eager'). If a module calls scaled_dot_product_attention "
             "itself, use perturbations, or call this function within torch.nn.attention.sdpa_kernel(SDPBackend.MATH) "
-            f"({str(error).splitlines()[0]})"
+            f"({reason})"
         ) from error
     return both
 

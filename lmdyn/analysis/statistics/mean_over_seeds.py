@@ -296,8 +296,8 @@ class BoundedMean:
         highest = values if highest is None else highest
         if len(values) < 2 or not all(low <= v <= high for v in (*values, *highest)):
             raise ValueError(
-                f"expected at least two values between {low} and {high}, got {len(values)}, from {min(values)} to "
-                f"{max(highest)}"
+                f"expected at least two values between {low} and {high}, got {len(values)}, from "
+                f"{min(values, default=low)} to {max(highest, default=high)}"
             )
         self._below, self._above = [-v for v in (*values, low)], [*highest, high]
         self._means = math.fsum(values) / len(values), math.fsum(highest) / len(values)

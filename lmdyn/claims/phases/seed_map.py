@@ -121,8 +121,8 @@ def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDAr
     tables = {name: table for name, table in tables.items() if name not in reasons}
     if not 0 < len(tables) <= MOST_MEASURES:
         raise ValueError(
-            f"a training map requires 1 to {MOST_MEASURES} curves that all runs have and that change, got "
-            f"{len(tables)}: choose other curves, such as --select '{next(iter(names)).split('/')[0]}/*'"
+            f"a training map requires 1 to {MOST_MEASURES} curves that change and are in all runs, got {len(tables)}: "
+            f"choose other curves, such as --select '{next(iter(names), 'learning_curves').split('/')[0]}/*'"
         )
     steps = sorted(set.intersection(*(set(table.index) for table in tables.values())))
     if len(steps) < _FEWEST_STEPS:
