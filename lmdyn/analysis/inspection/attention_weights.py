@@ -70,11 +70,13 @@ class _FusedAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function."""
         kwargs = kwargs or {}
-        if func in _FUSED and self._running and not (args[0] if args else kwargs["query"]).is_nested:
-            with torch.no_grad():
-                weights = _weights_of_call(func, args, kwargs)
-            if weights.ndim == 4:
-                self._running[-1][1].append(weights)
+        if func in _FUSED and self._running:
+            query = args[0] if args else kwargs["query"]
+            if query.ndim > 2 and not query.is_nested:
+                with torch.no_grad():
+                    weights = _weights_of_call(func, args, kwargs)
+                if weights.ndim == 4:
+                    self._running[-1][1].append(weights)
         return func(*args, **kwargs)
 
 
@@ -104,9 +106,12 @@ def _fused_weights(
 
     Scores of half precision are computed in float32, as within the fused attention.
     """
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # the call casts its arguments
+        query, key = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key))
     if query.dtype in (torch.float16, torch.bfloat16):
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
-        with torch.autocast(query.device.type, enabled=False):
+        with torch.autocast(kind, enabled=False):
             return _fused_weights(query.float(), key.float(), value, mask, 0.0, is_causal, scale, enable_gqa)
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -117,7 +122,7 @@ def _fused_weights(
     mask = query.new_zeros(()) if attn_mask is None else attn_mask
     if is_causal:
         mask = query.new_full(weights.shape[-2:], -torch.inf).triu(1)
-    size = 1 if query.device.type == "cpu" else len(query)  # scores of a sequence stay in the cache
+    size = 1 if kind == "cpu" else len(query)  # scores of a sequence stay in the cache
     scores = torch.empty_like(weights[:size])
     parts = (part.split(size) for part in (query, key, mask.expand(weights.shape), weights))
     for q, k, m, found in zip(*parts, strict=True):

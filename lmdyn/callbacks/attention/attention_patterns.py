@@ -26,7 +26,7 @@ from lmdyn.runs.schema import Quantity
 __all__ = ["AttentionPatterns"]
 
 _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
-_HEAD = ("<site>/head=<head>",)
+_score = partial(Quantity, low=0.0, high=1.0, tags=("<site>/head=<head>",), panel="heads")
 
 
 def _newest_maps(steps: Sequence[int]) -> pc.Expression:
@@ -71,26 +71,13 @@ class AttentionPatterns(StreamingObserver):
     columns = {"head": int, "query": int, "key": int}
     figure_rows = staticmethod(_newest_maps)  # for loggers: all maps would not fit into memory
     recorded = (
-        Quantity(
-            "entropy", "Mean entropy of a query's attention.", "nats", low=0.0, tags=_HEAD, panel="heads",
-            short="entropy of attention",
-        ),
-        Quantity(
-            "diagonal", "Mean weight of a query on the previous and the next token.", low=0.0, high=1.0, tags=_HEAD,
-            panel="heads", short="weight on previous and\nfollowing token",
-        ),
-        Quantity(
-            "itself", "Mean weight of a query on its own position.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
-            short="weight on the token itself",
-        ),
-        Quantity(
-            "vertical", "Mean weight of a query on special tokens.", low=0.0, high=1.0, tags=_HEAD, panel="heads",
-            short="weight on special tokens",
-        ),
-        Quantity(
-            "block", "Mean weight on the query's segment minus its token share.", low=-1.0, high=1.0, tags=_HEAD,
-            panel="heads", short="weight within the segment,\nless its share of tokens",
-        ),
+        _score("entropy", "Mean entropy of a query's attention.", "nats", high=None, short="entropy of attention"),
+        _score("diagonal", "Mean weight of a query on the previous and the next token.",
+               short="weight on previous and\nfollowing token"),
+        _score("itself", "Mean weight of a query on its own position.", short="weight on the token itself"),
+        _score("vertical", "Mean weight of a query on special tokens.", short="weight on special tokens"),
+        _score("block", "Mean weight on the query's segment minus its token share.", low=-1.0,
+               short="weight within the segment,\nless its share of tokens"),
         Quantity("map", "Mean weight of a query position on a key position.", low=0.0, high=1.0, tags=()),
     )  # fmt: skip
 

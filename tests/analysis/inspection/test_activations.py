@@ -325,6 +325,35 @@ def test_attention_after_an_error_within_is_that_of_the_module_that_goes_on():
     torch.testing.assert_close(weights, (x @ x.mT / 8**0.5).softmax(-1))
 
 
+class Autocast(nn.Module):
+    """Attention within the module's own autocast, whose query is not of the key's precision."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.scaled_dot_product_attention(x, x.bfloat16(), x)
+
+
+def test_weights_within_autocast_are_those_of_what_the_call_reads():
+    x = 3 * torch.randn(2, 2, 5, 8, generator=torch.Generator().manual_seed(0))
+    with capture(module := Autocast(), {}, attention_sites={"a": ""}) as seen:
+        output = module(x)
+        weights = seen.attentions["a"]
+    read = x.bfloat16().float()
+    torch.testing.assert_close(weights, (read @ read.mT / 8**0.5).softmax(-1))
+    torch.testing.assert_close(output.float(), weights @ read, rtol=0.02, atol=0.02)
+
+
+def test_a_call_of_one_sequence_without_batch_goes_on_without_weights():
+    class Single(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x[0, 0], x[0, 0], x[0, 0])
+
+    seen, model, x = [], Single(), torch.randn(2, 2, 5, 8)
+    with watch_attention([model], lambda m, output, weights, within: seen.append(within)):
+        assert torch.equal(model(x), Single()(x))
+    assert seen == [[]]
+
+
 @pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.01), (torch.float16, 0.001)])
 def test_weights_of_half_precision_are_as_exact_as_the_model_s_own(dtype, most):
     g = torch.Generator().manual_seed(0)
