@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
+from lmdyn.analysis.inspection.batches import labels_of
 from lmdyn.analysis.inspection.forward import call_module, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 from lmdyn.analysis.probing.edge_probes import EdgeClassifier, EdgeData, edge_probes
@@ -154,7 +155,7 @@ class EdgeProbe(Observer):
     def _pieces(self) -> int:
         """Return the number of pieces of words in all splits."""
         batches = itertools.chain.from_iterable(part.batches() for part in self._parts.values())
-        return sum(int((batch["labels"] >= 0).sum()) for batch in batches)
+        return sum(int((labels_of(batch) >= 0).sum()) for batch in batches)
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
         """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""
