@@ -171,9 +171,10 @@ class _Scaled:
         self.numbers = numbers = [
             (round(estimates[s].low, 12), round(estimates[s].high, 12)) for s in self.seeds
         ]
-        # a user's quantity may have the name of a share without being one
-        outside = between is None or any(not between[0] <= v <= between[1] for pair in numbers for v in pair)
-        self.between = None if outside else between
+        # a user's quantity may have the name of a share without being one, or a range without an end
+        low, high = between or (math.nan, math.nan)
+        within = math.isfinite(high - low) and all(low <= v <= high for pair in numbers for v in pair)
+        self.between = between if within else None
         # far from normal: all seeds are equal, or half of them are at an end of the range
         equal = numbers.count((numbers[0][0],) * 2) == len(numbers)
         at_an_end = max((numbers.count((end, end)) for end in self.between or ()), default=0)

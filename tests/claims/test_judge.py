@@ -146,6 +146,13 @@ def test_shares_that_are_mostly_at_one_end_are_judged_by_bounds(end):
     assert width([0.0] * 4 + [0.01] * 6) < 0.01
 
 
+def test_a_range_without_an_end_bounds_nothing(monkeypatch):
+    monkeypatch.setattr(Rows, "between", lambda self: (0.0, math.inf))
+    runs = [run(s, {"ended_share": 0.0}) for s in range(2, 8)]
+    (part,) = verdict([Part(At(Rows("Observer", "ended_share")), Above(0.05))], runs).parts
+    assert (part.interval, part.verdict) == ((0.0, 0.0), "fails")  # the sign test of six equal seeds
+
+
 @pytest.mark.parametrize("name", ["f1", "rho_gradient"])
 def test_a_declared_range_bounds_equal_seeds(name):
     """F1 and correlations are bounded too: their observers declare it."""

@@ -294,9 +294,9 @@ class BoundedMean:
         text_df: float = math.inf,
     ) -> None:
         highest = values if highest is None else highest
-        if len(values) < 2 or not all(low <= v <= high for v in (*values, *highest)):
+        if len(values) < 2 or not all(-math.inf < low <= v <= high < math.inf for v in (*values, *highest)):
             raise ValueError(
-                f"expected at least two values between {low} and {high}, got {len(values)}, from "
+                f"expected at least two values between {low} and {high}, both finite, got {len(values)}, from "
                 f"{min(values, default=low)} to {max(highest, default=high)}"
             )
         self._below, self._above = [-v for v in (*values, low)], [*highest, high]
@@ -305,7 +305,7 @@ class BoundedMean:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the wider of the bounds of the mean and the interval over texts."""
-        ends = self.seeds_interval(confidence), self.text_interval(confidence)
+        ends = self.text_interval(confidence), self.seeds_interval(confidence)  # NaN, if first, stays
         return min(e[0] for e in ends), max(e[1] for e in ends)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -320,11 +320,11 @@ class BoundedMean:
 
     def p_above(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not above the bound"."""
-        return max(_p_of_spacings(self._below, -bound), _tail(self._means[0] - bound, *self._text))
+        return max(_tail(self._means[0] - bound, *self._text), _p_of_spacings(self._below, -bound))
 
     def p_below(self, bound: float | int) -> float:
         """Return the one-sided p-value of "the mean is not below the bound"."""
-        return max(_p_of_spacings(self._above, bound), _tail(bound - self._means[1], *self._text))
+        return max(_tail(bound - self._means[1], *self._text), _p_of_spacings(self._above, bound))
 
 
 def _p_of_spacings(values: Sequence[float | int], bound: float | int) -> float:

@@ -208,6 +208,13 @@ def test_values_between_bounds_have_the_ends_of_their_bounds():
     )
 
 
+def test_an_undefined_error_over_texts_leaves_a_share_undefined():
+    found = BoundedMean([0.9] * 30, text_error=math.nan)
+    assert all(map(math.isnan, (*found.interval(), found.p_above(0.5), found.p_below(0.5))))
+    with pytest.raises(ValueError, match="and inf, both finite"):
+        BoundedMean([0.5, 0.7], 0.0, math.inf)
+
+
 def test_a_mean_of_shares_keeps_its_error_over_texts():
     both = BoundedMean([0.9] * 30, text_error=0.2, text_df=9.0)
     text = 0.9 - 0.2 * stats.t.ppf(0.975, 9)
