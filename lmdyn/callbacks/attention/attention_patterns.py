@@ -76,7 +76,7 @@ class AttentionPatterns(StreamingObserver):
                short="weight on previous and\nfollowing token"),
         _score("itself", "Mean weight of a query on its own position.", short="weight on the token itself"),
         _score("vertical", "Mean weight of a query on special tokens.", short="weight on special tokens"),
-        _score("block", "Mean weight on the query's segment minus its token share.", low=-1.0,
+        _score("block", "Mean weight on the query's segment, minus the segment's share of the tokens.", low=-1.0,
                short="weight within the segment,\nless its share of tokens"),
         Quantity("map", "Mean weight of a query position on a key position.", low=0.0, high=1.0, tags=()),
     )  # fmt: skip

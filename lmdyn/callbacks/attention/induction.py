@@ -160,7 +160,7 @@ class Induction(Observer):
         ),
         Quantity(
             "position_loss",
-            "Mean loss after this number of tokens of context, on random tokens or on the probe set.",
+            "Mean loss after `position` tokens of context, on random tokens or on the probe set.",
             "nats",
             low=0.0,
             tags=(),
@@ -170,7 +170,7 @@ class Induction(Observer):
         ),
         Quantity(
             "second_loss_rise",
-            "Rise of second_loss when these heads are ablated.",
+            "Rise of second_loss when the tag's heads are ablated.",
             "nats",
             tags=_ABLATED,
             panel="ablation",
@@ -178,7 +178,7 @@ class Induction(Observer):
         ),
         Quantity(
             "late_loss_rise",
-            "Rise of late_loss when these heads are ablated.",
+            "Rise of late_loss when the tag's heads are ablated.",
             "nats",
             tags=_ABLATED,
             panel="ablation",

@@ -152,7 +152,7 @@ class DepthPerformance(Observer):
         ),
         Quantity(
             "cross_entropy",
-            "Mean −ln p that the decoder gives to the masked tokens.",
+            "Mean −ln p for the decoder's probability p of a masked token.",
             "nats",
             low=0.0,
             better="lower",
@@ -173,7 +173,7 @@ class DepthPerformance(Observer):
             panel="similarity",
             over="t",
         ),
-        steps("depth", "L, the number of times that the model itself applies its layers.", low=1.0),
+        steps("depth", "Number of times that the model itself applies its layers.", low=1.0),
     )
 
     def __post_init__(self) -> None:

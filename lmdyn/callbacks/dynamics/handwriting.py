@@ -125,7 +125,7 @@ class Handwriting(Observer):
     recorded = (
         Quantity(
             "best_nmse",
-            "Lowest NMSE of the windows of `shortest` steps or more; 0 is perfect, 1 a pen at rest.",
+            "Lowest NMSE of the windows of `shortest` steps or more; 1 for a pen that does not move.",
             **_NMSE,
             panel="best",
         ),
@@ -133,7 +133,7 @@ class Handwriting(Observer):
         steps("best_length", "ΔT, length of the window with the lowest NMSE.", low=1.0),
         Quantity(
             "best_condition",
-            "Estimated condition number of the regression for that window; near 1e6, the ridge dominates.",
+            "Estimated condition number of the best window's regression; near 1e6, the ridge dominates.",
             low=0.0,
         ),
         Quantity(
@@ -144,8 +144,10 @@ class Handwriting(Observer):
         ),
         Quantity("raised_ridge", "Number of windows that required a higher ridge.", "count", low=0.0),
         Quantity("times", "Number of times at which states were read.", "count", low=1.0),
-        Quantity("n_train", "Training sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
-        Quantity("n_development", "Development sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
+        Quantity("n_train", "Number of training pairs of a letter.", "count", low=0.0, tags=("<letter>",)),
+        Quantity(
+            "n_development", "Number of development pairs of a letter.", "count", low=0.0, tags=("<letter>",)
+        ),
         Quantity("nmse", "NMSE of the pen's path in a window.", **_NMSE, tags=()),
         Quantity("path", "Position of the pen at a step of the best window.", tags=()),
         Quantity("target_path", "Target position of the pen at a step of the best window.", tags=()),

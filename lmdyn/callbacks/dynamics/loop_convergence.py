@@ -91,7 +91,7 @@ class LoopConvergence(Observer):
             better="lower",
             **_OVER_DEPTH,
         ),
-        share("accuracy", "Share of labels ranked first after t steps.", better="higher", **_OVER_DEPTH),
+        share("accuracy", "Share of labels most probable after t steps.", better="higher", **_OVER_DEPTH),
         share(
             "settled_share",
             "Share of predictions that have settled by t, by the rule argmax or divergence.",

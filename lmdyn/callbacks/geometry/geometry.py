@@ -39,7 +39,7 @@ _dimension = partial(_at, low=0.0, panel="dimension")
 _unit = partial(_at, unit="share", low=0.0, high=1.0, panel="units")
 
 _OF_VECTORS = (
-    _at("vectors", "Number of vectors of which ranks are computed.", "count", low=1.0),
+    _at("vectors", "Number of vectors from which the observer computes the ranks.", "count", low=1.0),
     _rank(
         "rankme",
         "RankMe: exponential entropy of the singular values of the uncentred vectors.",
@@ -90,7 +90,7 @@ _OF_SAMPLE = (
     _at("median_magnitude", "Median magnitude of all units in all vectors of the sample.", low=0.0),
     _outlier(
         "largest_to_median",
-        "Largest magnitude of all vectors over the sample's median magnitude.",
+        "Largest magnitude of all vectors, divided by the sample's median magnitude.",
         low=1.0,
         short="largest over median\nmagnitude",
     ),
@@ -98,7 +98,7 @@ _OF_SAMPLE = (
 _OF_UNITS = tuple(
     _unit(
         name,
-        f"Units of an activation function that are above 0 for {which}.",
+        f"Share of units of an activation function that are above 0 for {which}.",
         short=f"units above 0 for {which}",
     )
     for name, which in (("dead_units", "no token"), ("always_on_units", "all tokens"))

@@ -109,7 +109,7 @@ class Trajectory(StreamingObserver):
     figure_rows = staticmethod(pictured_rows)
     recorded = (
         Quantity(
-            "between_share", "Share of the tokens' variance that lies between groups.", "share", low=0.0, high=1.0,
+            "between_share", "Share of the tokens' variance that is between groups.", "share", low=0.0, high=1.0,
             tags=_AT, panel="groups", lines="site", short="variance between groups", floor="between_floor",
         ),
         Quantity(

@@ -112,16 +112,16 @@ class ScaffoldRule(Observer):
             tags=(_RULE, _RULE_FOCUS),
         ),
         _of_rule("di", "Mean interdependence of α and the scaffold, where ω is predicted."),
-        _of_rule("accuracy", "Share of instances that rank ω first.", "share", high=1.0, better="higher"),
-        _of_rule("rise", "Probability of ω from all words minus that from α alone.", low=-1.0, high=1.0),
+        _of_rule("accuracy", "Share of instances with ω ranked first.", "share", high=1.0, better="higher"),
+        _of_rule("rise", "P(ω) from all words minus P(ω) from α alone.", low=-1.0, high=1.0),
         _of_rule(
             "gradient_inside",
             "Mean of `gradient` over the words of the scaffold.",
             tags=(_RULE_FOCUS,),
         ),
         _of_rule("cell_gradient_inside", "Mean of `cell_gradient` over the scaffold.", tags=(_RULE_FOCUS,)),
-        _of_rule("gradient", "Norm of the gradient by the hidden state some words after α.", tags=()),
-        _of_rule("cell_gradient", "Norm of the gradient by the cell state some words after α.", tags=()),
+        _of_rule("gradient", "Norm of ∂E/∂h for the hidden state h at α or a later word.", tags=()),
+        _of_rule("cell_gradient", "Norm of dE/dc for the cell state c at α or a later word.", tags=()),
         _of_rule("<quantity>_error", "Standard error over instances, clustered by scaffold.", tags=()),
     )
 

@@ -118,7 +118,7 @@ class LossChangeAllocation(Observer):
         _nats(
             "allocation",
             "Part of loss_change that a layer, an application, a parameter or a class of rows of the embedding causes, "
-            "for all tokens or for a class of tokens; below 0, it lowers the loss.",
+            "for all tokens or for a class of tokens; a part below 0 lowers the loss.",
             tags=_FORMS,
             panel="by_layer",
             short="sum of the shares",
@@ -132,8 +132,8 @@ class LossChangeAllocation(Observer):
         _nats("residual", "Error of the quadrature: sum of all allocations less loss_change."),
         _share(
             "allocation_error",
-            "Estimated absolute error of the allocations, divided by their absolute sum: of entries or of what is "
-            "recorded, whichever is larger.",
+            "Estimated absolute error of the allocations, divided by their absolute sum: over entries or over "
+            "recorded rows, whichever is larger.",
         ),
         _nats(
             "gross_change", "Sum of the loss's absolute changes at the updates of a path.", low=0.0, tags=()

@@ -140,7 +140,7 @@ class TowerPreference(Observer):
     recorded = (
         _of_tower(
             "mean_probability",
-            "Mean over all positions of the probability that each tower's output layer gives to the word, "
+            "Mean over all positions of the probability that a tower's output layer gives to the correct word, "
             "with towers numbered as `sites` lists them.",
             high=1.0,
             better="higher",
@@ -149,15 +149,15 @@ class TowerPreference(Observer):
         Quantity("primary_tower", "Number of the tower with the higher mean probability.", low=1.0),
         _over_training(
             "spread",
-            "Standard deviation over words of the preference.",
+            "Standard deviation of the preference over words.",
             "nats",
             low=0.0,
             short="spread of preference",
         ),
         _over_training(
             "reliability",
-            "Split-half reliability of the preference over the text (Spearman–Brown), which sees only the "
-            "noise of the text; an untrained model may be near 1.",
+            "Split-half reliability of the preference (Spearman–Brown), which reflects only the "
+            "noise of the text; may be near 1 for an untrained model.",
             high=1.0,
             short="split-half reliability",
         ),

@@ -98,7 +98,7 @@ class DiagnosticProbe(Observer):
     in_step = True
     sharded = True
     recorded = (
-        *_with_ends("accuracy", "Test labels that the classifier predicts", low=0.0, floor="majority"),
+        *_with_ends("accuracy", "Share of correctly predicted test labels", low=0.0, floor="majority"),
         _of_task("control_accuracy", "Accuracy on random labels of word types.", "share", high=1.0),
         *_with_ends("selectivity", "Accuracy minus control accuracy", low=-1.0),
         _of_task("probe_loss", "Mean loss of the classifier on the test labels.", "nats"),
@@ -113,7 +113,7 @@ class DiagnosticProbe(Observer):
         _of_task("codelength", "Prequential code length of the training labels.", "bits/label"),
         _of_task(
             "information",
-            "Entropy of the test labels minus probe_loss: a lower bound on the site's information about them.",
+            "Entropy of the test labels minus probe_loss: a lower bound on the site's information about the labels.",
             "nats",
             low=None,
             panel="information",

@@ -93,7 +93,7 @@ class EdgeProbe(Observer):
     recorded = (
         _f1("f1", "Micro-F1 on the test split.", panel="layers", short="test micro-F1", floor="majority"),
         _f1(
-            "validation_f1", "Micro-F1 of the same probes on the development split, by which training stops."
+            "validation_f1", "Micro-F1 of the same probes on the validation split, which early stopping uses."
         ),
         _f1("majority", "Micro-F1 of always predicting the most frequent training label.", tags=("<task>",)),
     )

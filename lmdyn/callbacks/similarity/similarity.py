@@ -73,7 +73,7 @@ def _quantities() -> Iterator[Quantity]:
             meaning = f"Standard error of {name} over texts (jackknife)."
             yield Quantity(f"{name}_error", meaning, low=0.0, tags=_PAIR)
     for name, of in _RANKS.items():
-        yield Quantity(name, f"Directions of {of} that svcca keeps.", "count", low=1.0, panel="rank", **at)
+        yield Quantity(name, f"Number of directions of {of} in svcca.", "count", low=1.0, panel="rank", **at)
     for name, what in _ATTENTION.items():
         of_heads, shannon = name.count("_") > 2, name.endswith("shannon")
         unit, most, panel = (

@@ -78,11 +78,11 @@ class Choices(ScoredTexts):
             headline=True,
         ),
         Quantity(
-            "accuracy_low", "Lower end of the 95 % interval of `accuracy`, for other items.", "share", tags=()
+            "accuracy_low", "Lower end of the 95 % interval of `accuracy`, over items.", "share", tags=()
         ),
         Quantity(
             "accuracy_high",
-            "Upper end of the 95 % interval of `accuracy`, for other items.",
+            "Upper end of the 95 % interval of `accuracy`, over items.",
             "share",
             tags=(),
         ),

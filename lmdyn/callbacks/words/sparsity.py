@@ -56,12 +56,12 @@ _MEANS = {  # what is averaged, and the title of its panel
     ),
     "attention_entropy": ("the entropy of attention, mean over heads", "attention entropy"),
     "normalized_attention_entropy": (
-        "the entropy of attention over that of equal weights on all positions, without tokens of one position",
+        "the entropy of attention divided by that of equal weights, without tokens that see one position only",
         "normalized attention entropy",
     ),
 }
 _WITHOUT_STRUCTURE = {
-    "chi_uniform": "χ of vectors of the site's width, uniform around 0, as in gradients of an untrained model.",
+    "chi_uniform": "χ of vectors of the site's width, uniform around 0, as in gradients of an untrained LSTM.",
     "chi_gaussian": "χ of Gaussian vectors of the site's width.",
 }
 
@@ -99,7 +99,7 @@ def _quantities() -> Iterator[Quantity]:
         rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(",")[0]
         yield _from_0(
             rho,
-            f"Pearson's correlation over word types of {of} with frequency: all words, a POS class or a sample.",
+            f"Pearson's correlation of {of} with frequency, over all words, a POS class or a sample.",
             low=-1.0,
             high=1.0,
             tags=tags,

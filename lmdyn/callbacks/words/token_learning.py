@@ -144,7 +144,7 @@ class TokenLearning(Observer):
     reads = "masked"
     not_settings = Observer.not_settings | {"batch_tokens"}
     recorded = (
-        _share("reconstruction", "Share of visible words that the model reconstructs, by group."),
+        _share("reconstruction", "Share of visible words that the model reconstructs, of all or in a group."),
         _share("prediction", "Share of masked words that the model predicts, among all words or in a group."),
         Quantity("words", "Number of words to reconstruct.", "count", low=1.0, tags=()),
         Quantity("masked_words", "Number of words that were masked.", "count", low=1.0, tags=()),

@@ -97,11 +97,9 @@ class WorldKnowledge(Observer):
             high=1.0,
             tags=_OF_KINDS,
         ),
-        Quantity("facts", "Number of facts.", "count", low=0.0, tags=("", "<relation>")),
-        Quantity(
-            "known", "Number of facts known in the whole vocabulary.", "count", low=0.0, better="higher"
-        ),
-        Quantity("hit", "1 if the model knows the fact, else 0.", low=0.0, high=1.0, tags=()),
+        Quantity("facts", "Number of questions.", "count", low=0.0, tags=("", "<relation>")),
+        Quantity("known", "Number of questions with a correct answer.", "count", low=0.0, better="higher"),
+        Quantity("hit", "1 if the answer is correct, else 0.", low=0.0, high=1.0, tags=()),
     )
 
     needs = (HasFacts,)
