@@ -106,8 +106,8 @@ def _run(args: list[str]) -> None:
     if command in (None, "-h", "--help"):
         lines = "\n".join(f"{name:<11}{about}" for name, about in _COMMANDS.items())
         logging.getLogger("lmdyn").info(
-            "usage: lmdyn COMMAND …\n\n%s\n\nCOMMAND --help shows all options. To see the arguments of a class: fit "
-            "--model.help\nLSTMLanguageModel, --data.help GrammarCorpus or --trainer.callbacks.help Sparsity",
+            "usage: lmdyn COMMAND …\n\n%s\n\nlmdyn COMMAND --help shows all options. To see the arguments of a class:\n"
+            "lmdyn fit --model.help LSTMLanguageModel, --data.help GrammarCorpus or --trainer.callbacks.help Sparsity",
             lines,
         )
     elif command == "--version":

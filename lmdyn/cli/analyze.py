@@ -232,7 +232,7 @@ def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapp
     from lmdyn.models.pretrained import cached_folder
 
     if keep < (least := 2 * shard[1]):  # the observed one, and the next one
-        raise ValueError(f"--keep {keep}: expected {least} or more, two for each worker")
+        raise ValueError(f"--keep {keep}: expected {least} or more, since each worker requires two")
     return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE))
 
 
@@ -257,7 +257,7 @@ def _asked(
     last = max(subject.paths)
     if scheduled and (of := [o.name for o in chosen if o.schedule.amounts]):
         raise ValueError(
-            f"--scheduled requires steps, but the schedule of {', '.join(of)} has tokens or words: omit --scheduled"
+            f"--scheduled requires schedules in steps, not in tokens or words ({', '.join(of)}): omit --scheduled"
         )
 
     def due(observer: Observer, step: int) -> bool:

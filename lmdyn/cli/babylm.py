@@ -84,7 +84,7 @@ def babylm(
     entries = list(_observers(backend, folder, exact=exact))
     if not entries:
         raise FileNotFoundError(
-            "the data of all tasks are missing: set BABYLM_DATA, or --data, to the folder of fast_eval and full_eval"
+            "the data of all tasks are missing: set BABYLM_DATA, or --data, to the folder with fast_eval and full_eval"
         )
     settings = folder / f"observers_{backend}.yaml"
     text = yaml.safe_dump({"trainer": {"callbacks": entries}}, sort_keys=False)

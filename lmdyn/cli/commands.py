@@ -69,7 +69,7 @@ def analyze(
 
     if keep is not None and revisions is None:
         raise ValueError(
-            "--keep applies only to models of the hub, for downloaded checkpoints: give --revisions, or omit --keep"
+            "--keep applies only to models of the hub, and limits the downloads: give --revisions, or omit --keep"
         )
     if status and shard:
         raise ValueError("--status shows the checkpoints of all workers: omit --shard")
@@ -129,7 +129,7 @@ def babylm(
         device: cpu, cuda, …; default: cuda if available
     """
     if data is None and "BABYLM_DATA" not in os.environ:
-        raise ValueError("the pipeline's folder evaluation_data is unknown: give --data, or set BABYLM_DATA")
+        raise ValueError("BabyLM's folder evaluation_data is unknown: give --data, or set BABYLM_DATA")
     if data is not None:
         os.environ["BABYLM_DATA"] = str(data.absolute())
     from lmdyn.cli import babylm as challenge
@@ -143,7 +143,7 @@ def babylm(
         device=_device(device),
         command=words,
     )
-    log.info("lmdyn wrote the files of the pipeline into %s", folder)
+    log.info("lmdyn wrote the files of the BabyLM pipeline into %s", folder)
 
 
 def _device(name: str | None) -> str:
@@ -230,7 +230,7 @@ def prepare(*, rest: list[str], tokenizer: str | None = None) -> None:
     """
     folder = None if tokenizer is None else Path(tokenizer)
     if folder is not None and folder.is_file():
-        raise ValueError(f"--tokenizer {folder} is a file: give a folder, or a name that does not exist")
+        raise ValueError(f"--tokenizer {folder} is a file: give an existing or a new folder")
     from lmdyn.analysis.inspection.attributes import read_attribute
     from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option
     from lmdyn.runs.atomic_files import remove_links

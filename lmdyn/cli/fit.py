@@ -338,7 +338,7 @@ class LmdynCLI(LightningCLI):
         if not found and savers and (folder / "config.yaml").exists():
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
-                    f"{folder} stopped before its first full checkpoint and cannot restart with other settings "
+                    f"the run {folder} stopped before its first full checkpoint and cannot restart with other settings "
                     f"({'; '.join(changed.values())}). Use the previous settings or another folder, or remove {folder}"
                 )
             log.warning("the run %s stopped before its first full checkpoint: the run restarts", folder)
@@ -443,8 +443,8 @@ def check_hyperparameters(model: Config, saved: Config, path: str) -> None:
     ]
     if differences:
         raise ValueError(
-            f"another model wrote {path} ({'; '.join(differences)}): use the configuration of that model, or give "
-            "another checkpoint"
+            f"{path} is a checkpoint of another model ({'; '.join(differences)}): use the configuration of that "
+            "model, or give another checkpoint"
         )
 
 

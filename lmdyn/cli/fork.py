@@ -86,7 +86,7 @@ def fork(
         raise FileNotFoundError(
             f"{run} has no full checkpoint of {f'epoch {epoch}' if step is None else f'step {step}'}: {why}. Train the "
             f"run again with an additional callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, "
-            "folder: forks}, or with keep: null"
+            "folder: forks}"
         )
     origin = found[step]
     digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)

@@ -97,7 +97,7 @@ WRONG = {
     "several": ("checkpoint-*/): give a model, such as several/step_50",),
     "absent.yaml": ("file absent.yaml does not exist",),
     "observers.yaml": ("observers.yaml: expected `model: {class_path: …, init_args: …}`, got trainer.",),
-    "text.txt": ("is not a yaml with a model: give a model. A text requires --data",),
+    "text.txt": ("is not a yaml with a model: give a model. For a text, add --data",),
     "org/absent": ("'org/absent' at revision 'main' is no folder here",),
     "inspected_own.Brokn": ("cannot import 'inspected_own.Brokn'", "did you mean 'Broken'?"),
     "inspected_own.Pairs": ("is a LightningDataModule: give a model, and then --data inspected_own.Pairs",),

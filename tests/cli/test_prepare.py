@@ -38,6 +38,6 @@ def test_data_without_a_tokenizer(tmp_path, monkeypatch):
 
 def test_a_file_is_no_folder_for_a_tokenizer(tmp_path):
     (tmp_path / "t").write_text("mine")
-    with pytest.raises(ValueError, match="is a file: give a folder, or a name that does not exist"):
+    with pytest.raises(ValueError, match="is a file: give an existing or a new folder"):
         run_command("prepare", prepare, [*SMALL, "--tokenizer", str(tmp_path / "t")])
     assert (tmp_path / "t").read_text() == "mine"

@@ -113,12 +113,12 @@ def test_of_what_cannot_be_drawn_there_is_one_line(run, tmp_path, survived, chan
     assert "<p>Without" not in sound
     assert "<img" in sound
     if change.startswith("no ") and change != "no rows":
-        assert f"lack the columns {change[3:]}" in page
+        assert f"lack columns ({change[3:]})" in page
 
 
 @pytest.mark.parametrize("name", ["curves\udcff", "curves\n"], ids=["byte", "line"])
 def test_a_name_that_is_no_text_is_left_out(run, tmp_path, caplog, name):
     (run / CURVES).rename(run / "observations" / name)  # the first is the byte 0xff
     page = write_report([run], tmp_path / "out", untrusted=True).read_text()
-    assert "a name with unprintable characters: rename it" in caplog.text
+    assert "(unprintable characters): rename the folder" in caplog.text
     assert ">Sound</h2>" in page

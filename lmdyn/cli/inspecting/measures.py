@@ -81,8 +81,8 @@ def measure_reach(module: Module, forward: Forward | None = None) -> Reach:
         logits = logits_of(output)
         if logits.ndim != 3 or logits.shape[:2] != ids.shape:
             raise ValueError(
-                f"{type(module).__name__} returns logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
-                "(batch, time, classes). Name a function that returns logits of this shape: --forward package.function"
+                f"{type(module).__name__} returns logits {tuple(logits.shape)} for token ids {tuple(ids.shape)}: "
+                "expected (batch, time, classes). Name a function with logits of this shape: --forward package.function"
             )
         reading = model_reading(module, batch, forward)
         return Reach(length, min([*rows, logits.shape[-1]]), reading == "bidirectional")

@@ -53,7 +53,7 @@ def drawn_observations(run: Path, most: int | None) -> list[DrawnObservations]:
     """
     folders = sorted((run / "observations").glob("*"))
     for folder in [p for p in folders if not p.name.isprintable()]:
-        log.warning("the report leaves out %r, a name with unprintable characters: rename it", str(folder))
+        log.warning("the report leaves out %r (unprintable characters): rename the folder", str(folder))
         folders.remove(folder)
     stores = {p.name: ObservationStore(p) for p in folders}
     existing = {name: steps for name, store in stores.items() if (steps := store.steps())}

@@ -225,12 +225,12 @@ def _check_columns(schema: pa.Schema) -> None:
     """Refuse a table that is not that of an observation, as in a file that was edited."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if lacking := [name for name in ("step", "quantity", "site", "value") if name not in types]:
-        raise ValueError(f"the observations lack the columns {', '.join(lacking)}: restore the files")
+        raise ValueError(f"the observations lack columns ({', '.join(lacking)}): restore the files")
     for name in ("step", "value"):
         if not (pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])):
             raise ValueError(f"the column {name} of the observations is {types[name]}, expected numbers")
     if nested := [name for name, kind in types.items() if pa.types.is_nested(kind)]:
-        raise ValueError(f"the column {nested[0]} of the observations is nested, expected numbers or names")
+        raise ValueError(f"the column {nested[0]} of the observations has lists, expected numbers or names")
 
 
 def _last_values(scalars: DataFrame, first_step: int, most: int | None = None) -> str:

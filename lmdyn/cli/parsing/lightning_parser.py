@@ -94,7 +94,7 @@ class Parser(LightningArgumentParser):
         group = getattr(action, "basetype", None)
         if is_dataclass(group) and isinstance(value, (int, float, list)):
             names = ", ".join(f"{field.name}: …" for field in fields(group))
-            raise TypeError(f"expected `{key}: {{{names}}}` or some of these, got {value!r}")
+            raise TypeError(f"expected `{key}: {{{names}}}` or some of these settings, got {value!r}")
         return super()._check_value_key(action, value, key, *args, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -82,7 +82,7 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
             checkpoints = next(found, checkpoints)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
-            raise ValueError(f"--revisions excludes --checkpoints and local files, got {checkpoints or run}")
+            raise ValueError(f"--revisions is for hub models, not for {checkpoints or run}: omit --revisions")
         from lmdyn.models.pretrained import hub_folder
 
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)

@@ -36,7 +36,7 @@ def change_optimizers(
     if kinds != wanted:
         raise ValueError(
             f"the checkpoint contains the state of {', '.join(kinds) or 'no optimizer'}, but the fork would have "
-            f"{', '.join(wanted) or 'no optimizer'}: keep the classes of optimizers and schedules, and change settings"
+            f"{', '.join(wanted) or 'no optimizer'}: keep the classes of optimizers and schedules, change only settings"
         )
     lines: list[str] = []
     for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):

@@ -33,6 +33,6 @@ def check_folder(folder: Path, *, received: bool = False) -> None:
                     pending.append(Path(entry.path))
                 elif not (entry.is_file() or entry.is_dir()) and Path(entry.path).exists():
                     raise ValueError(
-                        f"{entry.path} is neither a file nor a folder, but a pipe or a device, and may have no end: "
+                        f"{entry.path} is neither a file nor a folder, but e.g. a pipe, and reading may never end: "
                         f"remove {entry.name}"
                     )

@@ -90,7 +90,7 @@ class StreamLoader(IndexedLoader):
         servable = tuple(layer for layer in BATCH_LAYERS if layer in self.data.names)
         if lacking := [name for name in self.layers if name.removeprefix(SHUFFLED) not in servable]:
             has = ", ".join(servable) or "none"
-            raise ValueError(f"`layers` names {lacking[0]!r}, expected layers of the split: {has}")
+            raise ValueError(f"`layers` names {lacking[0]!r}, expected layers of the batches: {has}")
         self.total_tokens = min(self.data.num_tokens - 1, self.max_tokens or self.data.num_tokens)
         """Number of predictions of the whole set, for all ranks together."""
         shortest, longer = divmod(self.total_tokens, self.streams)

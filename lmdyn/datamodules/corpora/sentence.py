@@ -90,16 +90,16 @@ class Sentence:
             if layer is not None and len(layer) != n:
                 raise ValueError(f"layer {name!r} has {len(layer)} entries, expected {n}, one per word")
         if self.places is not None and (self.text is None or len(self.places) != n):
-            raise ValueError(f"expected a text and {n} places, got {self.text!r} and {len(self.places)}")
+            raise ValueError(f"expected `text` and {n} `places`, got {self.text!r} and {len(self.places)}")
         if strange := [h for h in self.heads or () if not -1 <= h < n]:
-            raise ValueError(f"a head is {strange[0]}: expected a word from 0 to {n - 1}, or -1 for the root")
+            raise ValueError(f"head {strange[0]}: expected a word's index, 0 to {n - 1}, or -1 for the root")
         spans: list[Any] = [*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())]
         for span in spans:
             if not 0 <= span.start < span.end <= n:
                 kind = type(span).__name__.lower()
                 raise ValueError(
-                    f"a {kind} has start {span.start} and end {span.end} in a sentence of {n} words: expected a start "
-                    f"from 0, and a later end of at most {n}, which is the word after the {kind}"
+                    f"a {kind} has start {span.start} and end {span.end} in a sentence of {n} words: expected "
+                    f"0 <= start < end <= {n}, where end is the index of the word after the {kind}"
                 )
 
     @property
@@ -120,7 +120,7 @@ class Sentence:
             return self.places
         places = tuple(word.span() for word in re.finditer(r"\S+", self.text or ""))
         if len(places) != len(self.words):
-            raise ValueError(f"expected a text of {len(self.words)} words, got {self.text!r}")
+            raise ValueError(f"`text` is {self.text!r}: expected {len(self.words)} words, or `places`")
         return places
 
 

@@ -169,7 +169,7 @@ class TrexFacts(FactSource):
                 if kind not in _KINDS:
                     raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
                 if found.setdefault(relation, (template, kind)) != (template, kind):
-                    raise ValueError(f"{relation!r} is on an earlier line with other content: keep one line")
+                    raise ValueError(f"an earlier line has another {relation!r}: keep one of the lines")
         each_once(sorted(known), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
@@ -197,7 +197,7 @@ class TrexFacts(FactSource):
             if not seen:
                 raise ValueError(f"{path}:1: expected facts, got none: use the complete file")
         if again:
-            logger.warning("T-REx: lmdyn asks each fact once, and leaves out repetitions: %d", again)
+            logger.warning("T-REx: lmdyn asks each fact once, and leaves out %d repetitions", again)
 
     def _paraphrases(self) -> dict[str, list[str]]:
         """Return additional templates of each relation in the format of table 8: object and full stop set off."""
@@ -215,7 +215,7 @@ class TrexFacts(FactSource):
                         _check_template(relation, template)
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
-            raise ValueError(f"{self.paraphrases} has no paraphrase of {', '.join(self.relations)}: add some")
+            raise ValueError(f"{self.paraphrases} has no paraphrase of {', '.join(self.relations)}: add one")
         return found
 
     def relation_kinds(self) -> dict[str, str]:

@@ -91,7 +91,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 "questions about facts contain a mask: expected a tokenizer with a mask_token, got one with "
-                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'no special token'}. Causal models fill no mask"
+                f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'no special token'}. Causal models have no mask"
             )
         punctuation = self.punctuation or punctuation_of(tokenizer)
         logger.info(
@@ -159,8 +159,8 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         outside = sum(int(example["labels"].max()) not in among for example in examples)
         if outside:
             logger.warning(
-                "%d of %d facts have an object that is not among the candidates: lmdyn leaves out these facts when "
-                "only candidates compete",
+                "%d of %d facts have an object that is not among the candidates: lmdyn leaves out these facts in "
+                "`p_at_1_candidates` of WorldKnowledge",
                 outside,
                 len(examples),
             )
