@@ -166,7 +166,7 @@ def test_state(tmp_path):
         ({"sequence_length": 0}, "sizes of at least 1.*sequence_length"),
         ({"rank": 2, "world_size": 2}, "rank must be from 0 to 1, got 2"),
         ({"max_tokens": 0}, "sizes of at least 1.*max_tokens"),
-        ({"layers": ["xpos"]}, r"'xpos', expected layers of the split: upos, topic"),
+        ({"layers": ["xpos"]}, r"'xpos', expected layers of the batches: upos, topic"),
     ],
 )
 def test_bad_settings(tmp_path, settings, message):
