@@ -244,7 +244,7 @@ class Claim:
             raise ValueError(f"claim {self.name!r}: combine must be 'all' or 'any', got {self.combine!r}")
         if not isinstance(self.floor, (Number, str)) or self.floor == "":
             raise TypeError(
-                f"claim {self.name!r}: floor is {self.floor!r}: expected a Number, or the reason for no floor"
+                f"claim {self.name!r}: floor is {self.floor!r}: expected a Number, or a text: why there is no floor"
             )
         judged = self.reads()
         for condition in self.void_unless:

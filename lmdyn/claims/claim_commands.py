@@ -82,7 +82,7 @@ def records(
         ValueError: if other runs are to be both kept and dropped.
     """
     if keep and drop:
-        raise ValueError("--keep and --drop exclude each other: give only one of both")
+        raise ValueError("expected --keep or --drop, got both options: give only one of the two")
     from lmdyn.claims.records import keep_records
 
     others = "keep" if keep else "drop" if drop else "refuse"

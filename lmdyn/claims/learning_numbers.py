@@ -228,9 +228,9 @@ class Agreement(Number):
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be 'signs', 'signs_by_chance' or 'ranks', got {self.kind!r}")
         if {type(self.rows), type(self.other)} != {Rows}:
-            raise ValueError(f"expected Rows, got {type(self.rows).__name__} and {type(self.other).__name__}")
+            raise ValueError("rows and other of Agreement must be Rows, not a subclass such as Over")
         if self.rows.site or self.other.site:
-            raise ValueError("rows and other must be of all sites: remove `site` from both")
+            raise ValueError("Agreement reads all sites: remove `site` from `rows` and `other`")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the agreement; NaN if a cell is NaN, and for ranks if all cells of a measurement are equal.
@@ -245,7 +245,7 @@ class Agreement(Number):
             )
         if not a.index.equals(b.index):
             differ = sorted(map("/".join, a.index.symmetric_difference(b.index)))
-            raise NotMeasured(f"only one of both {self.rows.observer} results has {', '.join(differ[:8])}")
+            raise NotMeasured(f"only one of the two {self.rows.observer} results has {', '.join(differ[:8])}")
         there = ~(a.eq(0) & b.eq(0))
         a, b = a[there], b[there]
         if a.empty or a.isna().any() or b.isna().any():

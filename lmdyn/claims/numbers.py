@@ -289,7 +289,7 @@ class Reaches(Number):
 
     def __post_init__(self) -> None:
         if (self.level is None) == (self.share_of_last is None):
-            raise ValueError("Reaches: expected either `level` or `share_of_last`, not both and not none")
+            raise ValueError("Reaches: expected exactly one of the options `level` and `share_of_last`")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the bounds of log10 of the updates; the value is their middle."""

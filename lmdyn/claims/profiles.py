@@ -83,7 +83,7 @@ def find_runs(given: Sequence[Path]) -> list[ObservedRun]:
     whole = sorted([*_of_folders(folders), *recorded], key=lambda run: run.name)
     for one, other in pairwise(whole):
         if one.name == other.name:
-            raise ValueError(f"two of the given runs or records are called {one.name!r}: give only one")
+            raise ValueError(f"two of the given runs or records are called {one.name!r}: give only one run")
     return whole
 
 

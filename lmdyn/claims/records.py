@@ -62,7 +62,7 @@ def keep_records(
         )
     if study is None:
         log.warning(
-            "the parent folder of %s is no study: to keep all rows that the claims of a study read, set --study",
+            "the parent folder of %s has no study's name: to keep all rows that claims of a study read, set --study",
             out,
         )
     runs = find_runs(given)

@@ -36,7 +36,7 @@ def test_what_a_claim_refuses():
     for make, said in (
         (lambda: claim(void_unless=(circular,)), "reads Observer/x, as the claim does"),
         (lambda: claim(parts=()), "one or more"),
-        (lambda: claim(floor=""), "the reason for no floor"),
+        (lambda: claim(floor=""), "why there is no floor"),
         (lambda: Part(X, Above(1.5), scale="fisher"), "on scale 'fisher'"),
         (lambda: claim(combine="some"), "'any'"),
         (lambda: C.Study("saphra2019_x", "", "", (claim(), claim())), "several claims called rises"),

@@ -161,8 +161,8 @@ def test_agreement_of_what_is_void_or_missing():
         (lambda: of(late), NotMeasured, "observed step 9, but .* step 12"),
         (lambda: of(pd.concat([known] * 2)), ValueError, "several rows of 'a' per site and group"),
         (lambda: of(kind="sizes"), ValueError, "kind must be 'signs'"),
-        (lambda: Agreement(path, Cumulated("Observer", "a")), ValueError, "Rows and Cumulated"),
-        (lambda: Agreement(Rows("Observer", "a", "low"), chord), ValueError, "remove `site` from both"),
+        (lambda: Agreement(path, Cumulated("Observer", "a")), ValueError, "must be Rows, not a subclass"),
+        (lambda: Agreement(Rows("Observer", "a", "low"), chord), ValueError, "remove `site` from `rows`"),
     ):
         with pytest.raises(error, match=said):
             make()

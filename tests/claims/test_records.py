@@ -260,7 +260,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     assert RecordsFolder(out).study == "doe2001_word"
     capsys.readouterr()
     main(["records", str(runs), "--out", str(tmp_path / "plain")])
-    assert "is no study: to keep" in capsys.readouterr().err
+    assert "has no study's name: to keep" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(runs), "--out", str(tmp_path / "other"), "--study", "doe2001_wrd"])
     assert "did you mean 'doe2001_word'?" in capsys.readouterr().err

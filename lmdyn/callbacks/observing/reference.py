@@ -103,7 +103,7 @@ class Checkpoint(Reference):
         folder = path if published else path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
             log.warning(
-                "reference %s: %s, so lmdyn cannot check that token ids denote the same words: compare the tokenizers",
+                "reference %s: %s, so lmdyn cannot compare the tokenizers: use a reference with this run's token ids",
                 path, "this run has no tokenizer" if run.tokenizer is None else f"{folder} does not exist",
             )  # fmt: skip
             return
@@ -171,7 +171,7 @@ class Checkpoints(Reference):
         step: int | None = None,
     ) -> None:
         if "{}" not in path:
-            raise ValueError(f"Checkpoints has the path {path!r}: write {{}} in place of each name")
+            raise ValueError(f"path of Checkpoints is {path!r}: expected {{}} in place of each name")
         self.path = path
         self.names = names
         self.class_path = module
@@ -385,5 +385,5 @@ def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[s
                 raise ValueError(f"two references have the name {name!r}: give each reference its own name")
             named[name] = part
     if not named:
-        raise ValueError("expected at least one reference, got none: set `reference`")
+        raise ValueError("expected at least one reference, got none: set `reference` (Checkpoints: `names`)")
     return named

@@ -165,7 +165,7 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
         return []
     batch = next(iter(observer.probe_set.batches()), None)
     if batch is None:
-        raise ValueError("the probe set is empty: pass a `probe`, or validation data")
+        raise ValueError("the probe set is empty: use other data, or pass a `probe` with batches")
     if isinstance(observer, StreamingObserver):
         watch = observer.watch(module, 0)
         taken = most_allocated(

@@ -165,8 +165,8 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     if isinstance(loader, (list, tuple)):
         if len(loader) != 1:
             raise ValueError(
-                f"expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one loader as "
-                "`probe:`"
+                f"{whose}: expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one loader "
+                "to the observer as `probe:`"
             )
         loader = loader[0]
     return loader

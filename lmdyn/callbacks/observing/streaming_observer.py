@@ -194,5 +194,5 @@ class _PassSums:
         observer = self._observer
         self._sums.reduce()
         if not any(gather(self._batches)):
-            raise ValueError(f"{observer.name}: the probe set is empty: pass another `probe`")
+            raise ValueError(f"{observer.name}: the probe set is empty: use other data")
         return tabulate(observer.rows(self._sums), observer.columns, observer.name, self._step)

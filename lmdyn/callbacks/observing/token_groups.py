@@ -69,10 +69,10 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         targets = batch.get("labels", batch.get("input_ids"))
         if not isinstance(targets, Tensor):
             raise ValueError(
-                f"{observer.name}: expected batches with `labels` or `input_ids`, got {', '.join(sorted(batch))}"
+                f"{observer.name}: expected a tensor `labels` or `input_ids` in batches, got {', '.join(sorted(batch))}"
             )
         if targets.is_floating_point():
-            raise ValueError(f"{observer.name}: expected integer token ids as labels, got {targets.dtype}")
+            raise ValueError(f"{observer.name}: expected integer token ids in batches, got {targets.dtype}")
         # tokens that are read but never predicted have the count 0
         counts = add_counts(counts, targets[targets >= 0].cpu(), _ids_of(batch))
     return counts
@@ -88,7 +88,7 @@ def check_counts(observer: Observer, size: int) -> None:
     if rows < size:
         raise ValueError(
             f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: add one row per id, with 0 for "
-            "absent tokens, or set `frequency: probe` to count tokens in the probe set"
+            "absent tokens, or set `frequency: probe` (in Sparsity, also `pos_classes: false`)"
         )
 
 
@@ -151,7 +151,7 @@ def check_bands(starts: Sequence[int]) -> tuple[int, ...]:
         ValueError: if they do not increase from above 1.
     """
     if any(a >= b for a, b in pairwise((1, *starts))):
-        raise ValueError(f"bands are {list(starts)}: expected increasing frequency ranks above 1")
+        raise ValueError(f"bands are {str(starts)[1:-1]}: expected increasing frequency ranks above 1")
     return tuple(starts)
 
 
@@ -177,7 +177,7 @@ def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:
     if missing := [layer for layer in layers if layer not in known]:
         near = did_you_mean(missing[0], known) or ";"
         raise ValueError(
-            f"{observer.name}: the probe set has no layers {', '.join(missing)}{near} the layers are "
+            f"{observer.name}: the probe set has no gold layers {', '.join(missing)}{near} the layers are "
             f"{', '.join(known) or 'none'}: set `layers` to some of these layers, or add a `tagger` to the datamodule"
         )
     return layers

@@ -224,8 +224,8 @@ class TowerPreference(Observer):
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)
         if self.probe is not None and own is not None and own != objective:
             raise ValueError(
-                f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}. Use "
-                "one objective for both: otherwise the model would read the tokens to predict"
+                f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}: "
+                f"pass a `probe` with the objective {own!r}"
             )
         if self.previous:
             Previous().check(self.run)

@@ -202,8 +202,8 @@ class WordClusters(Observer):
         if isinstance(weight := weights.get(path), Tensor):
             got += f" with a weight of shape {tuple(weight.shape)}"
         raise ValueError(
-            f"{self.name}: expected a module with a row for each of {self._size} token ids at {path!r}, got {got}: set "
-            f"`embedding` to the path of such a module ({', '.join(there) or 'the model has none'})"
+            f"{self.name}: expected a weight with a row for each of {self._size} token ids in {path!r}, got {got}: "
+            f"set `embedding` to the path of a module with such a weight ({', '.join(there) or 'the model has none'})"
         )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
@@ -226,7 +226,7 @@ class WordClusters(Observer):
             warn(
                 self.name,
                 f"the components did not converge at step {step} in {clusters.iterations} iterations (residual "
-                f"{clusters.residual:.3g}): raise `max_iterations`, or use another learning rate",
+                f"{clusters.residual:.3g}): raise `max_iterations`, or change `learning_rate`",
             )
         rows: list[Row | DataFrame] = [*_scalars(clusters), *self._rows_by_word(clusters)]
         return tabulate(rows, _COLUMNS, self.name, step)

@@ -143,7 +143,7 @@ class DiagnosticProbe(Observer):
             if missing or not self._keys:
                 near = did_you_mean(next(iter(missing), ""), part.label_names) or ";"
                 raise ValueError(
-                    f"{self.name}: the {name} split has no layers {', '.join(missing) or 'to predict'}{near} the "
+                    f"{self.name}: the {name} split has no gold layers {', '.join(missing) or 'to predict'}{near} the "
                     f"layers are {', '.join(part.label_names) or 'none'}. Choose `tasks` among these layers and one "
                     "or both `targets`, or add `label_names` (layer to list of names) to a custom loader"
                 )

@@ -153,7 +153,9 @@ class Downstream(Observer):
         there = cast(FineTuningTasks, self.data).tasks
         names = list(there if self.tasks is None else self.tasks)
         if (bad := sorted({*names} - {*there})) or not names:
-            raise ValueError(f"{self.name}: `tasks` has {', '.join(bad) or []}: expected {', '.join(there)}")
+            raise ValueError(
+                f"{self.name}: `tasks` has {', '.join(bad) or 'none'}: expected {', '.join(there)}"
+            )
         self.chosen: dict[str, Any] = {name: there[name] for name in there if name in names}
         unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
         if unknown:
@@ -186,8 +188,8 @@ class Downstream(Observer):
         wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
         if wrong:
             raise ValueError(
-                f"{self.name}: init_from names {', '.join(wrong)}: name sentence tasks among `tasks`, "
-                f"{', '.join(n for n, task in self.chosen.items() if task.kind != 'span')}"
+                f"{self.name}: init_from names {', '.join(wrong)}: expected classifications or regressions in `tasks`: "
+                f"{', '.join(n for n, task in self.chosen.items() if task.kind != 'span') or 'none'}"
             )
         for task in given:
             if (last := _chain(task, given)[-1]) in given:

@@ -117,9 +117,9 @@ class EdgeProbe(Observer):
             missing = [task for task in self.chosen if task not in tasks]
             if missing or not self.chosen:
                 raise ValueError(
-                    f"{self.name}: the {split} split has no tasks {', '.join(missing) or 'to use'}, only "
-                    f"{', '.join(tasks) or 'none'}. Choose `tasks` among the split's tasks, or pass a SpanCorpus as "
-                    "`probe`. A custom loader needs `spans_<task>` in batches and `label_names` (task to list of names)"
+                    f"{self.name}: the {split} split has no tasks {', '.join(missing) or 'that all splits have'} "
+                    f"(tasks: {', '.join(tasks) or 'none'}). Choose `tasks` among the split's tasks, or pass a "
+                    "SpanCorpus as `probe`. A custom loader needs `spans_<task>` in batches, and `label_names` by task"
                 )
 
     def check_module(self, module: nn.Module) -> None:

@@ -169,9 +169,7 @@ class Similarity(StreamingObserver):
             raise ValueError(f"jackknife is {self.jackknife}: expected {some}")
         self.compared = named_references(Itself() if self.reference is None else self.reference)
         if self.reference_sites and all(isinstance(r, Itself) for r in self.compared.values()):
-            raise ValueError(
-                "the reference Itself does not support `reference_sites`: set `sites` or `pairs`"
-            )
+            raise ValueError("reference Itself does not support `reference_sites`: use `sites` or `pairs`")
         self._streaming = [m for m in dict.fromkeys(self.measures) if m not in SAMPLED]
         self._sampled = [m for m in dict.fromkeys(self.measures) if m in SAMPLED]
         self._blocks = BLOCKS if self.bootstrap else max(self.jackknife, 1)

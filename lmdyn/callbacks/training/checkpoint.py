@@ -49,7 +49,7 @@ class ScheduledCheckpoint(Checkpoint):
         folder: str | None = None,
     ) -> None:
         if keep is not None and keep < 1:
-            raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
+            raise ValueError(f"keep is {keep}: expected a number from 1, or null to keep all checkpoints")
         if folder is not None and (Path(folder).is_absolute() or ".." in Path(folder).parts):
             raise ValueError(f"folder is {folder!r}: expected a subfolder of the run, such as 'forks'")
         # not a default of the signature: yaml's partial settings would be merged into it

@@ -178,7 +178,9 @@ class RunState(UpdateCount):
         before, after = (state or {}).get("reached") or (now, now)
         self._reached = Progress(**before), Progress(**after)
         if state is None or "ranks" not in state:
-            log.warning("the checkpoint has no RunState, so the resumed run is inexact: add RunState()")
+            log.warning(
+                "the checkpoint was saved without RunState, so resuming is inexact: add RunState() to new runs"
+            )
             return
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._loaders = fit_loop["state_dict"].get("combined_loader", [])

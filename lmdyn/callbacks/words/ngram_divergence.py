@@ -159,9 +159,7 @@ class NgramDivergence(StreamingObserver):
         if self.masked:
             mask = getattr(self.run.tokenizer, "mask_token_id", None)
             if mask is None:
-                raise ValueError(
-                    f"{self.name}: expected a tokenizer with a mask_token for a masked model, got none"
-                )
+                raise ValueError(f"{self.name}: a masked model requires a `tokenizer` with a mask_token")
             rows = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
             self._probe_set = ProbeSet(rows)
             self._probe_set.source = ("one masked", self.seed, *rows.source)

@@ -211,8 +211,8 @@ class Surprisals(StreamingObserver):
         source = self.found("frequency", lambda: "train" if possible else "probe")
         if source == "train" and not self.table.whole_words:
             raise ValueError(
-                f"{self.name}: `frequency: train` requires a tokenizer of whole words, but the training counts are "
-                "of pieces: use `frequency: probe`"
+                f"{self.name}: `frequency: train` requires a tokenizer of whole words, but this tokenizer splits "
+                "words into pieces: set `frequency: probe`"
             )
         if source == "probe":
             return -places["word"].value_counts(normalize=True).map(math.log2)

@@ -155,7 +155,7 @@ class TokenLearning(Observer):
         if not self.quantities:
             raise ValueError(f"quantities is empty: expected some of {', '.join(_QUANTITIES)}")
         if any(a > b for a, b in self.bands) or any(a[1] >= b[0] for a, b in pairwise(self.bands)):
-            raise ValueError(f"bands are {', '.join(self.band_names)}: expected ranks in increasing order")
+            raise ValueError(f"bands are {', '.join(self.band_names)}: expected increasing ranks, no overlap")
         if "rank" in (self.by or ()) and not self.bands:
             raise ValueError("by has 'rank' and bands is empty: set `bands`, or remove 'rank'")
 

@@ -29,7 +29,7 @@ def test_several_checkpoints_are_references_of_their_own():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Checkpoints("runs/upos", ["upos"]), "write {} in place of each name"),
+        (lambda: Checkpoints("runs/upos", ["upos"]), "expected {} in place of each name"),
         (lambda: {}, "expected at least one reference"),
         (lambda: Checkpoints("{}", []), "expected at least one reference"),
         (lambda: {"a/b": Itself()}, "is empty or contains '/'"),

@@ -118,7 +118,7 @@ def test_refusals(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings),
         ({"tasks": []}, "Choose `tasks` among these layers and"),
-        ({"tasks": ["semtag"]}, r"the train split has no layers semtag; the layers are upos"),
+        ({"tasks": ["semtag"]}, r"the train split has no gold layers semtag; the layers are upos"),
     )
 
 

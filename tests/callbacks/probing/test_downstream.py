@@ -361,7 +361,7 @@ def test_refusals(tmp_path):
     assert_refused(
         check,
         ({"tasks": ["MNLI"]}, "`tasks` has MNLI: expected CoLA, STS-B"),
-        ({"tasks": []}, r"`tasks` has \[\]: expected CoLA"),
+        ({"tasks": []}, "`tasks` has none: expected CoLA"),
         ({"fine_tuning": {"Cola": {}}}, r"got Cola"),
         ({"max_tokens": 9}, "Remove `max_tokens`, `forward` and `split`"),
         ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),

@@ -91,7 +91,7 @@ def test_refusals(tmp_path, spans):
     assert_refused(
         lambda **settings: attach(tmp_path, spans, **settings),
         ({"tasks": []}, "Choose `tasks` among the split's tasks"),
-        ({"tasks": ["parse"]}, r"has no tasks parse, only pos, constituents"),
+        ({"tasks": ["parse"]}, r"has no tasks parse \(tasks: pos, constituents"),
     )
 
 

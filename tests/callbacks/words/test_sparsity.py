@@ -274,7 +274,7 @@ class TestLearningCurves:
         assert found("perplexity") == pytest.approx(math.exp(found("loss")), rel=1e-9)
 
     def test_bad_layers_and_bands(self, tmp_path):
-        with pytest.raises(ValueError, match=r"no layers topic; the layers are upos"):
+        with pytest.raises(ValueError, match=r"no gold layers topic; the layers are upos"):
             attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
         with pytest.raises(ValueError, match="expected increasing frequency ranks"):
             LearningCurves(bands=(10, 5))

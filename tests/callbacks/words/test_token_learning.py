@@ -256,7 +256,7 @@ def test_what_is_refused(tmp_path):
     assert_refused(
         TokenLearning,
         ({"quantities": []}, "quantities is empty"),
-        ({"bands": [(5, 9), (9, 12)]}, "bands are 5-9, 9-12: expected ranks"),
+        ({"bands": [(5, 9), (9, 12)]}, "bands are 5-9, 9-12: expected increasing ranks"),
         ({"bands": [(0, 9)]}, "from 1"),
         ({"by": ["rank"], "bands": []}, "bands is empty"),
     )
