@@ -49,7 +49,7 @@ def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None
             to = aside / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, to)
-        log.warning("%d files of steps after %d were moved to %s", len(later), step, aside)
+        log.warning("lmdyn moved %d files of steps after %d to %s", len(later), step, aside)
     return None
 
 

@@ -123,7 +123,7 @@ class WatchCallback(TrainerCallback):
         trainer = self._trainer()
         data = trainer.eval_dataset
         if data is None or isinstance(data, dict):
-            has = "no eval_dataset" if data is None else f"several ({', '.join(data)})"
+            has = "no eval_dataset" if data is None else f"several eval_datasets ({', '.join(data)})"
             raise ValueError(
                 f"WatchCallback needs one set of batches to observe, and the Trainer has {has}: pass `probe`"
             )

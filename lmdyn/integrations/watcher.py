@@ -118,7 +118,7 @@ class Watcher:
             return
         if step < before or self.closed:
             raise ValueError(
-                f"step {step} comes after close(): create another watcher by lmdyn.watch(…, step={before})"
+                f"step {step} comes after close(): create another watcher with lmdyn.watch(…, step={before})"
                 if self.closed
                 else f"step {step} comes after step {before}: expected the number of optimizer updates so far"
             )
@@ -312,7 +312,7 @@ def watch(
     check_names(observers)
     if watched := [o.name for o in observers if o in _WATCHING]:
         raise ValueError(
-            f"{', '.join(watched)}: in use by another watcher. Create new observers, or close() the other watcher first"
+            f"another watcher uses {', '.join(watched)}: create new observers, or call close() of the other watcher"
         )
     refuse_mode(model)
     if is_sharded(model) and (untested := [o.name for o in observers if not o.sharded]):

@@ -143,8 +143,8 @@ class PretrainedLM(LanguageModule):
                 raise ValueError(f"expected a fast tokenizer, got a {type(tokenizer).__name__}")
         except Exception as error:  # OSError, ValueError, and plain Exception from the Rust code
             raise ValueError(
-                f"lmdyn cannot load the tokenizer of {self._label} ({_in_a_line(error)}): save a tokenizer with the "
-                "weights, `tokenizer.save_pretrained(FOLDER)`"
+                f"lmdyn cannot load the tokenizer of {self._label} ({_in_a_line(error)}): save a fast tokenizer with "
+                "the weights, `tokenizer.save_pretrained(FOLDER)`"
             ) from error
         return tokenizer
 
@@ -211,13 +211,15 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
         except Exception as error:  # from the hub's library, its HTTP client, or the file system
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(
-                f"{name!r} at revision {revision or 'main'!r} is no folder here, and neither on the Hugging Face hub "
-                f"nor in the local cache ({reason[0]}). Check name, revision and connection, or run `hf download "
+                f"{name!r} at revision {revision or 'main'!r} is no folder here, and unavailable on Hugging Face's hub "
+                f"or in its cache ({reason[0]}). Check name, revision and connection, or run `hf download "
                 f"{name} --revision {revision or 'main'}` on a connected machine and use the printed folder as name"
             ) from error
         if any(folder.glob(weights[0])):
             return folder
-    raise ValueError(f"{name!r} at {revision or 'main'!r} has no weights of PyTorch: use another revision")
+    raise ValueError(
+        f"{name!r} at {revision or 'main'!r} lacks PyTorch weights: use another model or revision"
+    )
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
@@ -260,7 +262,7 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     model = load_model(auto, folder, label, optional=PAIR_HEAD)
     if model.get_output_embeddings() is None:
         raise ValueError(
-            f"{label} has no output layer and predicts no tokens, like ELECTRA's discriminator: use the generator"
+            f"{label} has no output layer and predicts no tokens: use another model (of ELECTRA, the generator)"
         )
     return objective, model
 
@@ -297,8 +299,8 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
     if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
-            f"{label} lacks {len(needed)} weights of {type(model).__name__}, such as {', '.join(needed[:3])}: load it "
-            "with the objective or family with which it was saved"
+            f"{label} lacks {len(needed)} weights of {type(model).__name__}, such as {', '.join(needed[:3])}: load the "
+            "model with the objective or family with which the model was saved"
         )
     depth = getattr(model.config, "num_hidden_layers", math.inf)
     numbered = [(int(found[1]), key) for key in info["unexpected_keys"] if (found := _LAYER.search(key))]

@@ -75,7 +75,7 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     ) or ([folder] if is_pretrained(folder) else [])
     if not found:
         raise FileNotFoundError(
-            f"{pattern} has no checkpoints: expected a folder with *.ckpt or checkpoint-*/, or a glob of both"
+            f"{pattern} has no checkpoints: expected a folder with *.ckpt or checkpoint-*/, or a glob of such paths"
         )
     steps: dict[int, Path] = {}
     for path in found:

@@ -221,7 +221,7 @@ class HubCheckpoints(Mapping[int, Path]):
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:
                 raise ValueError(
-                    f"no revision of {name} with a step matches {item!r}: expected some of {', '.join(sorted(there))}"
+                    f"no revision of {name} with a step matches {item!r}: the revisions are {', '.join(sorted(there))}"
                 )
             if others := sorted(set(found) - set(steps)):
                 log.info("%s: lmdyn leaves out revisions without a step: %s", name, ", ".join(others))

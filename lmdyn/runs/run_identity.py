@@ -76,7 +76,7 @@ def tell_changes(folder: Path, model: Any, text: str | None) -> None:
         return  # a file that anyone may have written
     if changed:
         log.warning(
-            "%s continues with changed %s: new observations are not comparable with old ones. Use another folder",
+            "%s: model or probe set changed (%s). Old and new observations are not comparable: use another folder",
             folder, " and ".join(changed),
         )  # fmt: skip
 

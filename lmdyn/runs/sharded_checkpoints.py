@@ -116,7 +116,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         whole = reader.read_metadata()
         index = whole.state_dict_metadata
         if sum(any(name.startswith(part) for name in index) for part in _WEIGHTS) > 1:
-            raise ValueError("the folder contains weights of two kinds of strategies")
+            raise ValueError("the folder has weights of both ModelParallelStrategy and FSDPStrategy")
         tensors = {
             name: torch.empty(what.size, dtype=what.properties.dtype)
             for name, what in index.items()
@@ -136,7 +136,7 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
         reader.read_data(plan, planner).wait()
     except Exception as error:
         raise ValueError(
-            f"{path} cannot be read as a sharded checkpoint ({error}): use another checkpoint, or write it again"
+            f"{path} cannot be read as a sharded checkpoint ({error}): use another checkpoint, or write this one again"
         ) from error
     if not isinstance(about, dict):
         raise ValueError(
@@ -179,7 +179,7 @@ class _Index(_InPython):
     def load_build(self) -> None:
         """Set the attributes of a value, never those of a class, a function or a dtype."""
         if not type(self.stack[-2]).__module__.startswith("torch.distributed.checkpoint"):
-            raise pickle.UnpicklingError("the index changes objects other than the values in it")
+            raise pickle.UnpicklingError("the index changes objects outside the index")
         super().load_build()
 
     dispatch[pickle.BUILD[0]] = load_build

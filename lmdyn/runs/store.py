@@ -191,7 +191,7 @@ class ObservationStore:
             case {"observer": str(observer), "settings": dict(settings)}:
                 return {"observer": observer, "settings": settings}
         raise ValueError(
-            f"{self.path(step)} is not an observation of lmdyn (without observer and settings): remove the file"
+            f"{self.path(step)} is not an observation of lmdyn (the file lacks observer and settings): remove the file"
         )
 
     def check_settings(self) -> None:

@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
         parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
         self._sizes[id(node)] = size = 1 + sum(self._sizes[id(part)] for part in parts)
         if size > _MOST:
-            raise _Marked(f"aliases expand to more than {_MOST} values", event.start_mark)
+            raise _Marked(f"with aliases expanded, there are more than {_MOST} values", event.start_mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:

@@ -61,7 +61,7 @@ REFUSED = [
     (Grammar, {"n_topics": 0}, "n_topics must be at least 1"),
     (Grammar, {"n_adverbs": 800}, "n_adverbs must be at most n_adjectives"),
     (Grammar, {"fact_rate": 0.9}, "fact_rate must be from 0 to 0.5"),
-    (Grammar, {"n_facts": 100_000}, "lower it, or raise n_names"),
+    (Grammar, {"n_facts": 100_000}, "raise n_names for more facts"),
     (Grammar, {"n_facts": 0}, "fact_rate must be 0 if n_facts is 0"),
     (Grammar, {"zipf_exponent": 0.0}, "zipf_exponent must be above 0"),
     (D.GrammarCorpus, {"n_test_tokens": 0}, "n_test_tokens must be at least 1, got 0"),

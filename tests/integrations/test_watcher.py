@@ -355,7 +355,7 @@ def test_refusals_leave_the_folder_free(tmp_path):
 def test_observers_serve_one_watcher_at_a_time_each_by_its_schedule(tmp_path):
     kinds = [LearningCurves()]
     with watch(Bigrams(), tmp_path / "a", observers=kinds, schedule=Steps(every=2)) as watcher:
-        with pytest.raises(ValueError, match="learning_curves: in use by another watcher"):
+        with pytest.raises(ValueError, match="another watcher uses learning_curves"):
             watch(Bigrams(), tmp_path / "b", observers=kinds)
         for step in range(1, 7):
             watcher.step(step)
@@ -415,7 +415,7 @@ def test_continuing_with_another_model_or_text_is_told(tmp_path, caplog):
 
     with watch(Larger(), tmp_path, observers=LearningCurves(), probe=batches(3, 99), step=1):
         pass
-    assert "continues with changed parameters and probe set" in caplog.text
+    assert "model or probe set changed (parameters and probe set)" in caplog.text
 
 
 class Attention(nn.Module):

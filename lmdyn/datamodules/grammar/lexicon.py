@@ -373,5 +373,5 @@ def build_facts(rng: np.random.Generator, names: Sequence[Lexeme], n_facts: int)
                 Fact(f"{relation}:{subject.lemma}", relation, subject.lemma, chosen.lemma, subject.topic)
             )
     if len(facts) < n_facts:
-        raise ValueError(f"n_facts must be at most {len(facts)}, got {n_facts}: lower it, or raise n_names")
+        raise ValueError(f"n_facts is {n_facts}, expected at most {len(facts)}: raise n_names for more facts")
     return tuple(facts[:n_facts])

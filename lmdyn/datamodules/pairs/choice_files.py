@@ -56,7 +56,7 @@ class ChoiceFiles(TableData):
         several = not isinstance(options, str) and not isinstance(prefixes, str)
         if several and len(options) != len(prefixes):
             raise ValueError(
-                f"prefixes must be one text, or a list for {len(options)} options, got a list of {len(prefixes)}"
+                f"prefixes must be one text, or a list of {len(options)} texts (one per option), got {len(prefixes)}"
             )
 
     def make(self) -> pd.DataFrame:
@@ -85,19 +85,19 @@ class ChoiceFiles(TableData):
                 if len(before) == 1:
                     before *= len(options)
                 if len(before) != len(options):
-                    raise ValueError(f"{len(before)} prefixes, {len(options)} options")
+                    raise ValueError(f"{len(options)} options, but {len(before)} prefixes")
                 right = int(row[self.right]) if isinstance(self.right, str) else self.right
                 group = path.stem if self.group is None else _filled(self.group, {"file": path.stem, **row})
             except (KeyError, TypeError, ValueError) as error:
                 why = f"no column {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(
-                    f"{where}: the templates do not fit the columns {shown(', '.join(row))} ({why}): correct them"
+                    f"{where}: {why} (columns: {shown(', '.join(row))}): correct options, prefixes, right or group"
                 ) from error
             least = 2 if isinstance(self.options, str) else min(2, len(self.options))
             if len(options) < least or not all(o.strip() for o in options) or not 0 <= right < len(options):
                 raise ValueError(
-                    f"{where}: expected {least} or more options, none of them empty, and number {right} (from 0) as "
-                    f"the right option, got {len(options)}: {shown(' | '.join(options))}"
+                    f"{where}: the options are {shown(' | '.join(options))}, and the right option has number {right} "
+                    f"(from 0): expected {least} or more options, no empty option, and the number of an option"
                 )
             if self.without is None or not any(self.without in option.split() for option in options):
                 for i, (prefix, option) in enumerate(zip(before, options, strict=True)):

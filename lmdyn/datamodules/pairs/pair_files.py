@@ -78,7 +78,7 @@ class PairFiles(TableData):
             one = again.iloc[0]
             raise ValueError(
                 f"{one['file']}:{one['line']}: expected each pair of a paradigm once, got {one['pair']!r} of "
-                f"{one['paradigm']!r} twice: set the column that names the pairs, `columns: {{pair: …}}`"
+                f"{one['paradigm']!r} twice: give the pairs different names in the column of `columns: {{pair: …}}`"
             )
         return pairs
 
@@ -160,13 +160,13 @@ def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))
         if kind is None or kind in known:
             raise ValueError(
-                f"{where}: expected a correct and a wrong row of {name!r}, got {row['class']!r}{' twice' * bool(kind)}"
+                f"{where}: expected classes correct and wrong for {name!r}, got {row['class']!r}{' twice' * bool(kind)}"
             )
         known[kind] = written
         if "good" in known and "bad" in known:
             yield waiting.pop(name)
     for line, row in waiting.values():
-        raise ValueError(f"{path}:{line}: expected a correct and a wrong row of {row['pair']!r}, got one row")
+        raise ValueError(f"{path}:{line}: expected classes correct and wrong for {row['pair']!r}, got one")
 
 
 def _of_verbs(path: Path, rows: Iterator[TableRow], other: str) -> Iterator[TableRow]:

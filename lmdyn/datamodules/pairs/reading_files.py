@@ -138,7 +138,7 @@ class ReadingFiles(TableData):
         """Return the name of a column in a table, the given or a usual one; None if there is none."""
         if (given := self.columns.get(name)) is not None and given not in table:
             raise ValueError(
-                f"{path}: expected column {given!r} ({name}), got {shown(', '.join(map(str, table)))}"
+                f"{path}: `columns` has {given!r} as {name}, but the file has only {shown(', '.join(map(str, table)))}"
             )
         return given or next((usual for usual in _NAMES[name] if usual in table), None)
 

@@ -211,7 +211,8 @@ class StreamLoaderOfRows:
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
             if parts.workers < self.num_workers:
-                log.info("only %d of %d workers start: each needs a reader", parts.workers, self.num_workers)
+                said = "%d of %d workers start, since `readers` is low: set `readers` to ranks × workers in a new run"
+                log.info(said, parts.workers, self.num_workers)
             made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)
@@ -276,8 +277,8 @@ class StreamLoaderOfRows:
         deal = Deal(**state["deal"])
         if self.text.readers not in (None, deal.readers):
             raise ResumeError(
-                f"`readers` is {self.text.readers}, but the saved run divided the stream among {deal.readers}: set "
-                f"`readers: {deal.readers}`"
+                f"`readers` is {self.text.readers}, but the saved run divided the stream among {deal.readers} readers: "
+                f"set `readers: {deal.readers}`"
             )
         if state["read"] != self._read:
             said = "the run read %s before and reads %s now: the run resumes exactly only if both are equal"
@@ -285,8 +286,8 @@ class StreamLoaderOfRows:
         mine = deal.of_rank(self._batch, self.rank, int(state["start"]))
         if state["readers"] and not {*mine} <= {*state["readers"]}:
             raise ResumeError(
-                f"the saved state has only {len(state['readers'])} of {deal.readers} readers, since not all processes "
-                "saved theirs: use a checkpoint of all processes, or start a new run"
+                f"the checkpoint has the state of {len(state['readers'])} of {deal.readers} readers of the stream, "
+                "since not all processes saved their part: use a checkpoint of all processes, or start a new run"
             )
         self._position = self._length if ended else position
         self._deal, self._start = deal, int(state["start"])

@@ -47,8 +47,8 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
         text = row.get(column)
         if text is not None and not isinstance(text, str):
             raise ValueError(
-                f"{name}: column {column!r} has {type(text).__name__}, expected text: set text_column to the one "
-                f"with text among {', '.join(sorted(row))}"
+                f"{name}: column {column!r} has {text!r:.100}, expected text: set text_column to a column with text "
+                f"(columns: {', '.join(sorted(row))})"
             )
         given += len((text or "").strip())
         yield text or "", {"stream": stream.state_dict(), "given": given}
@@ -126,7 +126,7 @@ def documents_of(text: StreamedText, reader: int, readers: int, state: State) ->
             yield document, {"pass": number, "shares": list(states)}
         for dataset, count in zip(text.datasets, empty, strict=True):
             if count and number == 0:
-                logger.warning("%s: lmdyn left out %d documents without text", dataset, count)
+                logger.warning("dataset %s: lmdyn left out %d documents without text", dataset["path"], count)
         number, states = number + 1, [start] * len(whole)
 
 

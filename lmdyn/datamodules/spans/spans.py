@@ -214,7 +214,7 @@ def _choose(
     tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
     if not tasks and asked.span_tasks is None:
         has = "; ".join(f"{split}: {', '.join(found) or 'none'}" for split, found in tasks_of.items())
-        raise ValueError(f"no task of spans has annotations in all splits ({has}): set `tasks: []` for none")
+        raise ValueError(f"no span task has annotations in all splits ({has}): set `tasks: []` for no task")
     return layers, tasks, layer_of["pos"]
 
 

@@ -236,7 +236,7 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
 
 def _split(splits: Any, split: str, name: str) -> Any:
     if split not in splits:
-        raise ValueError(f"the dataset of {name} requires a split {split!r}, but has {', '.join(splits)}")
+        raise ValueError(f"{name}: expected a dataset with a split {split!r}, got {', '.join(splits)}")
     return splits[split]
 
 

@@ -294,7 +294,7 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
 
         def encoded(name: str, rows: Sequence[Any], limit: int | None) -> TaskExamples:
             if not rows:
-                raise ValueError(f"{raw.name} has no examples in the set {name!r}: check the files")
+                raise ValueError(f"{raw.name} has no examples in the set {name!r}: check the data")
             if limit is not None and len(rows) > limit:
                 kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:limit])
                 rows = [rows[i] for i in kept]

@@ -52,7 +52,7 @@ class LoopedTransformer(nn.Module):
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
             raise ValueError(
-                f"{type(given).__name__} has layers without full attention: set `family` to one with it, such as llama"
+                f"{type(given).__name__} has layers without full attention: set another `family`, such as llama"
             )
         size = int(config.hidden_size)
         self.config, self.injection, self.initial, self.seed = config, injection, initial, seed

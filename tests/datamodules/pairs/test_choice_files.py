@@ -53,16 +53,16 @@ def test_a_column_of_options_and_of_the_right_one(tmp_path):
 @pytest.mark.parametrize(
     ("row", "how", "says"),
     [
-        (EWOK, {"options": ["{Target3}", "x"]}, "x.jsonl:1: the templates do not fit the columns"),
-        (EWOK, {"options": "Target3"}, "x.jsonl:1: the templates do not fit"),
-        (EWOK, {"options": "Target1"}, "(expected a list in column Target1, got 'It pours.')"),
-        (EWOK, {"options": ["{Domain.__class__}", "x"]}, "(no column 'Domain.__class__')"),
+        (EWOK, {"options": ["{Target3}", "x"]}, "x.jsonl:1: no column 'Target3' (columns: "),
+        (EWOK, {"options": "Target3"}, "x.jsonl:1: no column 'Target3' (columns: "),
+        (EWOK, {"options": "Target1"}, "x.jsonl:1: expected a list in column Target1, got 'It pours.' (columns"),
+        (EWOK, {"options": ["{Domain.__class__}", "x"]}, "x.jsonl:1: no column 'Domain.__class__' (columns"),
         ({**MOVES, "x": None}, {"options": "options", "prefixes": "{x}"}, "expected text or a number, got 'None'"),
-        (MOVES, {"options": "options", "prefixes": ["a", "b"]}, "(2 prefixes, 3 options)"),
-        (MOVES, {"options": "options", "prefixes": "{other}"}, "x.jsonl:1: the templates do not fit"),
-        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: expected 2 or more options"),
-        ({**MOVES, "options": [" a", " "]}, {"options": "options"}, "none of them empty"),
-        (MOVES, {"options": "options", "right": 3}, "and number 3 (from 0) as the right option, got 3: ' "),
+        (MOVES, {"options": "options", "prefixes": ["a", "b"]}, "x.jsonl:1: 3 options, but 2 prefixes (columns"),
+        (MOVES, {"options": "options", "prefixes": "{other}"}, "x.jsonl:1: no column 'other' (columns: "),
+        ({**MOVES, "options": [" a"]}, {"options": "options"}, "x.jsonl:1: the options are ' a', and the right"),
+        ({**MOVES, "options": [" a", " "]}, {"options": "options"}, "no empty option"),
+        (MOVES, {"options": "options", "right": 3}, "and the right option has number 3 (from 0): expected"),
         (MOVES, {"options": "options", "without": "nothing"}, "found no items in"),
     ],
 )  # fmt: skip
@@ -80,7 +80,7 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.jsonl", ["a", "b"])
     with pytest.raises(
-        ValueError, match="prefixes must be one text, or a list for 2 options, got a list of 3"
+        ValueError, match=r"prefixes must be one text, or a list of 2 texts \(one per option\), got 3"
     ):
         ChoiceFiles("x.jsonl", ["a", "b"], ["c", "d", "e"])
     with pytest.raises(RuntimeError, match="call setup"):

@@ -79,7 +79,7 @@ def test_words_of_several_files_have_names_of_their_own(tmp_path):
     assert found["item"].tolist() == ["0/1/1000000", "0/1/1000001", "1/1/1000000", "1/1/1000001"]
     assert found["text"].tolist() == ["a b", "a b", "a c", "a c"]
     assert found["text"].map(id).nunique() == 2  # one object for all rows of a text
-    with pytest.raises(ValueError, match=r"a.csv: expected column 'T' \(text\), got"):
+    with pytest.raises(ValueError, match=r"a.csv: `columns` has 'T' as text, but the file has only"):
         read(tmp_path, columns={"text": "T"})
 
 

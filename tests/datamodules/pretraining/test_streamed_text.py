@@ -168,7 +168,7 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
     with pytest.raises(ValueError, match=r"someone/no-such-dataset.*can be reached"):
         stream.open()
-    for line, message in (('{"text": 3}', "has int, expected text"), ('{"text": "  "}', "has no text")):
+    for line, message in (('{"text": 3}', "has 3, expected text"), ('{"text": "  "}', "has no text")):
         (folder / "strange.jsonl").write_text(5 * f"{line}\n")
         with pytest.raises(ValueError, match=message):
             take(make(folder, files="strange.jsonl", path="json"), 1)

@@ -316,7 +316,7 @@ class Hub:
             Hub([{"sentence1": "a", "sentence2": "b", "label": -1}]),
             r"row 0: expected a label of .*, got '-1'",
         ),
-        (Hub([], ("test",)), r"requires a split 'train', but has test"),
+        (Hub([], ("test",)), r"expected a dataset with a split 'train', got test"),
     ],
 )
 def test_a_hub_dataset_of_another_kind(monkeypatch, hub, message):
