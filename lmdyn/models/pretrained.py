@@ -217,9 +217,7 @@ def hub_folder(name: str, revision: str | None = None, **options: Any) -> Path:
             ) from error
         if any(folder.glob(weights[0])):
             return folder
-    raise ValueError(
-        f"{name!r} at {revision or 'main'!r} lacks PyTorch weights: use another model or revision"
-    )
+    raise ValueError(f"{name!r} ({revision or 'main'}) has no PyTorch weights: use another model or revision")
 
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:

@@ -670,7 +670,7 @@ def rank_main(folder):
     for refused, options, why in (  # on both ranks
         (Bigrams(), {"folder": folder / "sharded"}, "later than step 0"),
         (divided, {}, "lmdyn does not support tensor parallelism: ranks share a batch"),
-        (sharded(Bigrams()), {"checkpoints": True}, "no checkpoints of sharded weights"),
+        (sharded(Bigrams()), {"checkpoints": True}, "watch saves no sharded weights"),
         (sharded(Bigrams()), {"observers": [Landscape()]}, "landscape: sharded weights are not supported"),
     ):
         with pytest.raises(ValueError, match=why):
