@@ -37,7 +37,9 @@ class Estimate:
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, self.value)
         if self.low > self.high or (self.error is not None and self.error < 0):
-            raise ValueError(f"expected low <= high, error >= 0; got {self.low}, {self.high}, {self.error}")
+            raise ValueError(
+                f"Estimate has low {self.low}, high {self.high}, error {self.error}: expected low <= high, error >= 0"
+            )
 
     @property
     def censored(self) -> bool:
@@ -102,11 +104,9 @@ class At(Number):
     def __post_init__(self) -> None:
         number = isinstance(self.step, (int, float)) and not isinstance(self.step, bool)
         if not (self.step in ("first", "last") or (number and cast(float, self.step) >= 0)):
-            raise ValueError(
-                f"step must be 'first', 'last', a step, or a fraction of training, got {self.step!r}"
-            )
+            raise ValueError(f"step is {self.step!r}: expected 'first', 'last', a step or a fraction ≤ 1")
         if isinstance(self.step, float) and self.step > 1:
-            raise ValueError(f"step must be a fraction of at most 1.0, or a whole number, got {self.step!r}")
+            raise ValueError(f"step is {self.step!r}: expected a fraction ≤ 1, or a whole number")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the value with its error over texts, if the rows have one."""

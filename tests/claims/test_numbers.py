@@ -39,7 +39,7 @@ def test_at_a_step():
         of(At(X, 7))
     with pytest.raises(C.NotMeasured, match="observed no step near 50"):
         of(At(X, 0.5))
-    with pytest.raises(ValueError, match="a fraction of at most"):
+    with pytest.raises(ValueError, match="expected a fraction ≤ 1, or"):
         At(X, 7.0)
 
 
@@ -86,7 +86,7 @@ def test_a_time_lies_between_two_observations():
     assert first == Estimate(0.0)
     assert not first.censored
     assert math.isnan(of(C.Reaches(X, level=0.3), run(rows("x", {0: math.nan}, "h1"))).value)
-    with pytest.raises(ValueError, match="either `level` or `share_of_last`"):
+    with pytest.raises(ValueError, match="exactly one of the options `level`"):
         C.Reaches(X, level=1.0, share_of_last=0.5)
 
 

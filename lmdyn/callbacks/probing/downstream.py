@@ -188,7 +188,7 @@ class Downstream(Observer):
         wrong = sorted(n for n in names if n not in self.chosen or self.chosen[n].kind == "span")
         if wrong:
             raise ValueError(
-                f"{self.name}: init_from names {', '.join(wrong)}: expected classifications or regressions in `tasks`: "
+                f"{self.name}: init_from names {', '.join(wrong)}: expected classification or regression tasks among "
                 f"{', '.join(n for n, task in self.chosen.items() if task.kind != 'span') or 'none'}"
             )
         for task in given:
