@@ -232,7 +232,7 @@ def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapp
     from lmdyn.models.pretrained import cached_folder
 
     if keep < (least := 2 * shard[1]):  # the observed one, and the next one
-        raise ValueError(f"--keep {keep}: expected {least} or more, since each worker requires two")
+        raise ValueError(f"--keep {keep}: expected {least} or more, two checkpoints for each worker")
     return Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE))
 
 

@@ -82,7 +82,7 @@ def measure_reach(module: Module, forward: Forward | None = None) -> Reach:
         if logits.ndim != 3 or logits.shape[:2] != ids.shape:
             raise ValueError(
                 f"{type(module).__name__} returns logits {tuple(logits.shape)} for token ids {tuple(ids.shape)}: "
-                "expected (batch, time, classes). Name a function with logits of this shape: --forward package.function"
+                "expected (batch, time, classes). Name a function that returns such logits: --forward package.function"
             )
         reading = model_reading(module, batch, forward)
         return Reach(length, min([*rows, logits.shape[-1]]), reading == "bidirectional")

@@ -230,7 +230,7 @@ def _check_columns(schema: pa.Schema) -> None:
         if not (pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])):
             raise ValueError(f"the column {name} of the observations is {types[name]}, expected numbers")
     if nested := [name for name, kind in types.items() if pa.types.is_nested(kind)]:
-        raise ValueError(f"the column {nested[0]} of the observations has lists, expected numbers or names")
+        raise ValueError(f"the column {nested[0]} of the observations is nested, expected numbers or names")
 
 
 def _last_values(scalars: DataFrame, first_step: int, most: int | None = None) -> str:

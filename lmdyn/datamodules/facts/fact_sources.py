@@ -169,7 +169,7 @@ class TrexFacts(FactSource):
                 if kind not in _KINDS:
                     raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
                 if found.setdefault(relation, (template, kind)) != (template, kind):
-                    raise ValueError(f"an earlier line has another {relation!r}: keep one of the lines")
+                    raise ValueError(f"{relation!r} is on an earlier line with other content: keep one line")
         each_once(sorted(known), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
