@@ -80,7 +80,7 @@ def check_map_shape(name: str, attention: Tensor, tokens: Tensor) -> None:
     batch, time = tokens.shape
     if attention.shape[:1] + attention.shape[2:] != (batch, time, time):
         raise ValueError(
-            f"{name} is {tuple(attention.shape)}: expected (batch, heads, time, time), of tokens {tuple(tokens.shape)}"
+            f"{name} is {tuple(attention.shape)}: expected (batch, heads, time, time) for tokens {tuple(tokens.shape)}"
         )
 
 

@@ -57,7 +57,7 @@ def vocabulary_product(
     """
     if len(embedding) != len(unembedding) or not len(embedding):
         raise ValueError(
-            f"embedding has {len(embedding)} rows and unembedding {len(unembedding)}: expected one per token in both"
+            f"embedding and unembedding have {len(embedding)} and {len(unembedding)} rows: expected one row per token"
         )
     dtype = torch.promote_types(at_least_float32(embedding), at_least_float32(unembedding))
     parts = zip(embedding.detach().split(_CHUNK), unembedding.detach().split(_CHUNK), strict=True)
@@ -101,8 +101,8 @@ def copying_scores(
         values = values[query_group.to(values.device)]
     if len(values) != len(outputs):
         raise ValueError(
-            f"v or `query_group` gives {len(values)} heads, but o has {len(outputs)}: pass `query_group` with the row "
-            "of v for each head of o"
+            f"v, or `query_group` if given, has {len(values)} heads, but o has {len(outputs)}: pass `query_group` with "
+            "the row of v for each head of o"
         )
     wanted = (values.shape[2], outputs.shape[1])
     if tuple(product.shape) != wanted or values.shape[1] != outputs.shape[2]:

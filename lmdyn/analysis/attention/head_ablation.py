@@ -59,7 +59,7 @@ def ablated_heads(
         if site not in places or not (0 <= head < places[site].heads and 0 <= run < places[site].runs):
             known = ", ".join(f"{name} (heads: {p.heads}, runs: {p.runs})" for name, p in places.items())
             raise ValueError(
-                f"site {site!r} has no head {head} in run {run}: count both from 0, and name a site of {known}"
+                f"site {site!r} has no head {head} in run {run}: count heads and runs from 0. The sites are {known}"
             )
     chosen: dict[tuple[str, int], list[int]] = {}
     for site, run, head in heads:
@@ -77,7 +77,7 @@ def ablated_heads(
             if x.shape[-1] % place.heads:
                 raise ValueError(
                     f"the output projection {place.path!r} reads vectors of {x.shape[-1]} dimensions: expected a "
-                    f"multiple of its number of heads, {place.heads}"
+                    f"multiple of the given number of heads, {place.heads}"
                 )
             if (which := chosen.get((site, run))) is None:
                 return None
@@ -97,6 +97,6 @@ def ablated_heads(
     silent = [site for site, number in calls.items() if not number]
     if silent and ran:  # a rank may have no batches
         raise RuntimeError(
-            f"the forward pass did not call some output projections (sites {', '.join(silent)}), so their heads did "
-            "not change: name modules that the forward pass calls"
+            f"the forward pass did not call the output projections of some sites ({', '.join(silent)}), so the output "
+            "does not change: name modules that the forward pass calls"
         )

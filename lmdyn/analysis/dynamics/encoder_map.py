@@ -182,7 +182,7 @@ class EncoderMap:
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
                     f"`sites` names modules that do not run in every iteration of {model} ({', '.join(silent)}): name "
-                    f"only layers of one iteration. In each iteration run: {', '.join(core.unit)}"
+                    f"only layers of one iteration. Each iteration runs {', '.join(core.unit)}"
                 )
             return self._steps_of(layers, core)
         refused: ValueError | None = None
@@ -291,12 +291,12 @@ class EncoderMap:
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
                     f"the map has {what} of size ({count}, {length or tokens}), but the state has (rows, tokens) = "
-                    f"({rows}, {tokens}): apply the map to states of the same rows, once or repeated in order"
+                    f"({rows}, {tokens}): apply the map to states of all rows of its batch, in order, once or repeated"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:
             raise ValueError(
-                "a step of this map depends on the text: apply `f.of(batch)`, the map of a batch's rows"
+                "each step of this EncoderMap `f` depends on the text: for the texts of a batch, apply `f.of(batch)`"
             )
         return resized(self._texts[0], rows, tokens)
 
@@ -367,8 +367,8 @@ class EncoderMap:
         off = apart(_answer(passage.finish(first, last, unit * self._n)), expected)
         if off > tolerance(expected.dtype):
             raise NoMapError(
-                f"the output of {type(self._module).__name__} depends on the core's last state and on earlier states "
-                f"(by {off:.1e} of the largest entry): name with `sites` a core whose last state determines the output"
+                f"the output of {type(self._module).__name__} depends on the last state and on earlier states (by "
+                f"{off:.1e} of the largest entry): set `sites` to layers that pass only their last state to the output"
             )
 
 

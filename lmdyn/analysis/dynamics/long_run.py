@@ -121,7 +121,7 @@ def long_run(
     """
     if getattr(f, "masked", False):
         raise ValueError(
-            "a map with masks of its rows cannot drop trajectories that end: create the EncoderMap with masked=False"
+            "lmdyn cannot drop ended trajectories from a map with masks: create the EncoderMap with masked=False"
         )
     check_windows(tau, steps)
     if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:

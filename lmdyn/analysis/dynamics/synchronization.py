@@ -133,7 +133,7 @@ def synchronization_offset(
     """
     check_floor(floor, threshold)
     if not len(deviations):
-        raise ValueError("deviations are empty: expected D(t) of one or more times, from t = 0")
+        raise ValueError("deviations are empty: expected the deviation D(t) at one or more times t, from 0")
     below = deviations < threshold
     return torch.where(below.any(0), below.int().argmax(0), -1)
 

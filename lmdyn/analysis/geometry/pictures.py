@@ -211,5 +211,5 @@ def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
 def _finite(x: Tensor) -> Tensor:
     exact = exact_float(x).cpu()
     if not bool(exact.isfinite().all()):
-        raise ValueError("vectors or distances contain NaN or infinite numbers: leave these rows out")
+        raise ValueError("vectors or distances contain NaN or infinite numbers: leave out such rows")
     return exact

@@ -239,7 +239,7 @@ def called_module(module: Module) -> Module:
     within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
     if len(within) != 1:
         raise ValueError(
-            f"{type(module).__name__} has no `forward`: expected one module with parameters within, got "
+            f"{type(module).__name__} has no `forward`: expected one submodule with parameters, got "
             f"{', '.join(within) or 'none'}. Define `forward(self, input_ids)` that returns logits, or pass `forward:` "
             "to the observer, a function (module, batch) -> output"
         )

@@ -289,27 +289,25 @@ def _decided(name: str, place: str, seen: str, effects: TokenEffects) -> tuple[L
     around = [effects.depends(own - 1), effects.depends(own + 1)]
     why = ""
     if not effects.finite:
-        why = f"the logits of {name} are not finite (NaN or infinite); start from weights that give finite logits"
+        why = f"the logits of {name} are not finite (NaN or infinite): start from weights that give finite logits"
     elif not effects.any:
-        why = (
-            f"changing a token does not change the logits of {name}, even with random numbers in place of parameters "
-            "that are zero"
-        )
+        why = f"no token changes the logits of {name}, even with random parameters in place of zeros: check the model"
     elif effects.depends(own) is False:
         # if no token next to it is text, other tokens must have an effect
         if any(around) or around == [None, None]:
             return "aligned", ", and the logits at t do not depend on that token"
-        why = f"the logits of {name} at t depend neither on that token nor on the tokens next to it"
+        why = f"the logits of {name} at t depend neither on that token at t nor on its neighbours: use other batches"
     elif effects.depends(own) is None or effects.depends(earlier) is None:
         why = "the rows are too short to measure which logits predict the labels: use longer rows"
     elif effects.depends(earlier) is False:
         return "next", ", and the logits at t depend on that token, but the logits at t - 1 do not"
     if why:
-        raise ValueError(f"lmdyn cannot determine the label convention: {seen}, and {why}: {_DECLARE}")
+        raise ValueError(f"lmdyn cannot determine the label convention: {seen}, and {why}. Or {_DECLARE}")
     raise ValueError(
-        f"{seen}, and {name} reads that token before {name} predicts the label, under either convention. The model can "
-        "copy the label, so the loss is meaningless. Changing the token changes the logits at t by "
-        f"{effects.changes[own]:.1g} and the logits at t - 1 by {effects.changes[earlier]:.1g} of the logits' scale "
-        f"(threshold {effects.threshold:.1g}). Add a causal mask, or mask the labels in the input "
-        f"(DataCollatorForLanguageModeling(mlm=True)). If the model should read the label, {_DECLARE}"
+        f"{seen}. {name} reads this token before {name} predicts the label, with `labels: aligned` and also with "
+        "`labels: next`. The model can copy the label, so the loss is meaningless. If lmdyn changes the token, the "
+        f"logits at the label's position t change by {effects.changes[own]:.1g}, and the logits at t - 1 change by "
+        f"{effects.changes[earlier]:.1g} (relative to the size of the logits; threshold {effects.threshold:.1g}). Add "
+        "a causal mask, or mask the labels in the input (DataCollatorForLanguageModeling(mlm=True)). If the model is "
+        f"meant to read the label, declare the convention: {_DECLARE}"
     )

@@ -134,5 +134,5 @@ def activations_at(
                 handle.remove()
         found = dict(seen.activations)
     if several := sorted({name.split("@")[0] for name in set(found) - set(sites)}):
-        raise ValueError(f"a forward pass runs some sites more than once ({', '.join(several)}): name others")
+        raise ValueError(f"a forward pass runs sites repeatedly ({', '.join(several)}): name other sites")
     return found

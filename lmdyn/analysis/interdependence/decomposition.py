@@ -146,7 +146,7 @@ def contextual_decomposition(
 def check_variant(variant: str) -> None:
     """Raise an error for an unknown variant."""
     if variant not in get_args(Variant):
-        raise ValueError(f"variant is {variant!r}: expected {', '.join(map(repr, get_args(Variant)))}")
+        raise ValueError(f"variant is {variant!r}: expected one of {', '.join(map(repr, get_args(Variant)))}")
 
 
 def squash(z: Tensor, n: int) -> Tensor:

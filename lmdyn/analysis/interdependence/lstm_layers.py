@@ -106,11 +106,11 @@ def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
     if weights.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"expected an LSTM in float32 or float64, got {weights.dtype}: convert it")
+        raise ValueError(f"expected an LSTM in float32 or float64, got {weights.dtype}: convert the LSTM")
     if inputs.numel() == 0 or inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
-            f"expected at least one word vector of {weights.shape[1]} dimensions in {weights.dtype}, as the LSTM, got "
-            f"{tuple(inputs.shape)} in {inputs.dtype}"
+            f"expected at least one word vector of {weights.shape[1]} dimensions in {weights.dtype}, like the LSTM, "
+            f"got {tuple(inputs.shape)} in {inputs.dtype}"
         )
 
 
@@ -127,7 +127,7 @@ def initial_state(
     pairs = [(h.reshape(-1, h.shape[-1]).detach(), c.reshape(-1, c.shape[-1]).detach()) for h, c in given]
     expected = [f"{(batch, layer.hidden)} and {(batch, layer.hidden)}" for layer in layers]
     if (got := [f"{tuple(h.shape)} and {tuple(c.shape)}" for h, c in pairs]) != expected:
-        raise ValueError(f"state has h and c of {'; '.join(got)}: expected {'; '.join(expected)}, by layer")
+        raise ValueError(f"state has h and c of {'; '.join(got)}: expected {'; '.join(expected)}, per layer")
     return pairs
 
 
@@ -149,7 +149,7 @@ def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
     dtype = layers[-1].w_rec.dtype
     if not isinstance(decoder, nn.Linear) or decoder.in_features != size or decoder.weight.dtype != dtype:
         raise ValueError(
-            f"expected a linear decoder of {size} dimensions in {dtype}, as the LSTM, got "
+            f"expected a linear decoder of {size} dimensions in {dtype}, like the LSTM, got "
             f"{str(decoder).splitlines()[0]} in {next((p.dtype for p in decoder.parameters()), 'no dtype')}"
         )
 

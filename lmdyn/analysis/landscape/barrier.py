@@ -53,7 +53,7 @@ def rise_over_chord(
     """
     inner = [0 < alpha < 1 for alpha in alphas if 0 <= alpha <= 1]
     if not any(inner):
-        raise ValueError(f"expected a position between 0 and 1, got {', '.join(f'{a:g}' for a in alphas)}")
+        raise ValueError(f"expected one of alphas between 0 and 1, got {', '.join(f'{a:g}' for a in alphas)}")
     return np.asarray(_over_chord(alphas, losses)[..., inner].max(-1))
 
 
@@ -61,7 +61,7 @@ def _over_chord(alphas: Sequence[float], losses: npt.NDArray[Any]) -> npt.NDArra
     """Compute how far the loss is above the straight line between its ends, at each position from 0 to 1."""
     positions = list(alphas)
     if not {0, 1} <= {*positions}:
-        raise ValueError(f"alphas are {', '.join(f'{a:g}' for a in positions)}: expected 0 and 1 among these")
+        raise ValueError(f"alphas are {', '.join(f'{a:g}' for a in positions)}: expected 0 and 1 in alphas")
     values = np.asarray(losses, dtype=np.float64)
     if values.shape[-1] != len(positions):
         raise ValueError(f"expected {len(positions)} losses, one for each of alphas, got {values.shape[-1]}")

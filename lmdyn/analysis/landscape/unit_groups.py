@@ -92,7 +92,7 @@ def _recurrent_units(module: nn.Module) -> tuple[UnitGroup, ...]:
         into = weights["ih"]
         if into.shape[1] != sizes[before]:
             raise ValueError(
-                f"expected layers in sequence, got one of {into.shape[1]} inputs after one of {sizes[before]} outputs"
+                f"expected layers in sequence, got a layer of {into.shape[1]} inputs after {sizes[before]} outputs"
             )
         axes[before].append(UnitAxis(names[id(into)], 1))
         own = [UnitAxis(names[id(w)], 0, gates) for w in weights.values()]

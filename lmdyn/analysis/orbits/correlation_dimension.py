@@ -42,7 +42,7 @@ def correlation_dimension(
     """
     if len(points) < 50 or not 0 < low < high < 1:
         raise ValueError(
-            f"expected at least 50 points and 0 < low < high < 1, got {len(points)}, {low=:g} and {high=:g}"
+            f"expected at least 50 points and 0 < low < high < 1, got {len(points)} points, {low=:g} and {high=:g}"
         )
     at = torch.linspace(0, len(points) - 1, min(most, len(points))).long().to(points.device)
     chosen = points[at].double()

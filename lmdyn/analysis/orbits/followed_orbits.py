@@ -28,7 +28,7 @@ def refuse_noise(f: Map, x: Tensor) -> None:
     if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
         raise ValueError(
             "two applications of the map to one state give different results: the map draws random numbers (dropout, "
-            "noise), so the map's orbits have no kind. Pass a deterministic map, such as a module in eval mode"
+            "noise), so lmdyn cannot name the kinds of orbits. Pass a deterministic map, such as a module in eval mode"
         )
 
 

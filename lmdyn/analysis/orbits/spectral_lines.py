@@ -56,7 +56,7 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
     """
     n = len(series) // 2
     if n < 128 or series.shape[2] == 0:
-        raise ValueError(f"series is {tuple(series.shape)}: expected 256 times or more, and one observable")
+        raise ValueError(f"series is {tuple(series.shape)}: expected (256 or more times, batch, observables)")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
     halves = []

@@ -241,8 +241,8 @@ def _applied(maps: Sequence[Map], x: Tensor) -> Tensor:
         y = f(x)
         if y.shape != x.shape or y.dtype != x.dtype:
             raise ValueError(
-                f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: expected equal shapes "
-                "and types"
+                f"the map takes {tuple(x.shape)} {x.dtype}, but returns {tuple(y.shape)} {y.dtype}: expected equal "
+                "shapes and types"
             )
         x = y
     return x

@@ -109,10 +109,10 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         19
     """
     n = len(series)
-    if n == 0 or not bool(series.isfinite().all()):
-        raise ValueError(
-            f"the series of length {n} is empty, or has NaN or infinite values: cut the series before these values"
-        )
+    if n == 0:
+        raise ValueError("the series is empty: pass at least one value")
+    if not bool(series.isfinite().all()):
+        raise ValueError("the series has NaN or infinite values: cut the series before the first such value")
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)
     power = torch.fft.rfft(centred, 2 * n).abs().square()

@@ -72,7 +72,7 @@ def at_point(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
             )
         known = changed.setdefault(id(own[name]), (own[name], value))[1]
         if known is not value and not torch.equal(known, value):
-            raise ValueError(f"expected one value for the tied parameter {name!r}, got two different ones")
+            raise ValueError(f"expected one value for the tied parameter {name!r}, got two different values")
     before = [(parameter, parameter.detach().clone()) for parameter, _ in changed.values()]
     try:
         with torch.no_grad():

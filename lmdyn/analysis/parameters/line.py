@@ -90,7 +90,7 @@ def point_between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha:
 def _check_alike(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> None:
     if start.keys() != end.keys():
         raise ValueError(
-            "expected parameters of the same names at both ends, got at one end only: "
+            "expected parameters of the same names at both ends of the line, but one end lacks "
             f"{', '.join(sorted(start.keys() ^ end.keys())[:6])}"
         )
     for name, value in start.items():

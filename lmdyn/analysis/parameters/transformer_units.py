@@ -150,7 +150,7 @@ class _Flow:
             key = self._outputs.get(node)
             leaf: Any = getattr(node, "variable", None)
             if isinstance(key, str):
-                raise ValueError(f"expected {key} to be used only in attention, got another use")
+                raise ValueError(f"expected a model that uses {key} only in attention, got another use")
             if key is None and leaf is None:
                 divided = _divides(node) or divided
                 waiting += [(before, divided) for before, _ in node.next_functions]

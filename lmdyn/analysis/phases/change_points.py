@@ -182,7 +182,7 @@ def change_points(
 def _observed(at: Array, values: Array) -> tuple[Array, Array]:
     """Return log10 of the steps, increasing, and the values."""
     if at.shape != values.shape or at.ndim != 1:
-        raise UnsuitableCurveError(f"expected a value per step, got steps {at.shape}, values {values.shape}")
+        raise UnsuitableCurveError(f"expected steps and values (n,), got {at.shape} and {values.shape}")
     kept = (at > 0) & np.isfinite(values)
     order = np.argsort(at[kept], kind="stable")
     x, y = np.log10(at[kept][order]), values[kept][order]

@@ -151,7 +151,8 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
     given = np.asarray(values, dtype=np.float64)
     if given.ndim != 3 or not np.isfinite(given).all() or given.shape[1] < 2 or not given.shape[2]:
         raise ValueError(
-            f"expected finite values (seeds, steps > 1, measures), got {given.shape} finite: {np.isfinite(given).all()}"
+            f"expected finite values (seeds, steps, measures) for at least 2 steps and 1 measure, got {given.shape}, "
+            f"of which {(~np.isfinite(given)).sum()} are NaN or infinite"
         )
     if len(given) < LEAST_SEEDS:
         raise TooFewSeedsError(
@@ -204,7 +205,7 @@ def standardized(values: Array) -> tuple[Array, Array, Array]:
     centre, scale = values.mean((0, 1)), values.std((0, 1))
     if not (scale > 1e-12 * np.abs(centre)).all():
         constant = ", ".join(map(str, np.flatnonzero(~(scale > 1e-12 * np.abs(centre)))))
-        raise ValueError(f"measures are constant over seeds and steps: leave out those at index {constant}")
+        raise ValueError(f"measures at index {constant} are constant over seeds and steps: leave these out")
     return (values - centre) / scale, centre, scale
 
 

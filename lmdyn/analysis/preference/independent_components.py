@@ -39,7 +39,7 @@ class UnusableEmbeddingsError(ValueError):
         ...     principal_components(torch.ones(5, 2), 1)
         ... except UnusableEmbeddingsError as error:
         ...     print(error)
-        expected embeddings of rank 1 or more, got rank 0: use at most 0 components
+        expected embeddings of rank 1 or more, got rank 0: use fewer components or new embeddings
     """
 
 
@@ -88,7 +88,7 @@ def principal_components(
     x = x - x.mean(0)
     covariance = x.T @ x / n
     if not covariance.isfinite().all():
-        raise UnusableEmbeddingsError("the squares of the embeddings overflow: divide by the largest value")
+        raise UnusableEmbeddingsError("the squares of the embeddings overflow: scale the embeddings down")
     variance, vectors = torch.linalg.eigh(covariance)
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
@@ -98,7 +98,7 @@ def principal_components(
     rank = int((variance > _RANK_TOLERANCE * variance[0].clamp(min=0)).sum())
     if rank < components:
         raise UnusableEmbeddingsError(
-            f"expected embeddings of rank {components} or more, got rank {rank}: use at most {rank} components"
+            f"expected embeddings of rank {components} or more, got rank {rank}: use fewer components or new embeddings"
         )
     whitened: Tensor = p / variance.sqrt()
     return whitened

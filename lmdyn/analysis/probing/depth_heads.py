@@ -159,7 +159,7 @@ def train_linear_readouts(
     """
     times, n, d = features.shape
     if n == 0 or len(targets) != n:
-        raise ValueError(f"expected one or more examples, each with a target, got {n} and {len(targets)}")
+        raise ValueError(f"expected 1 or more examples and as many targets, got {n} and {len(targets)}")
     if how.ridge is not None:
         return _least_squares(features, targets, how.ridge)
     device, dtype = features.device, features.dtype

@@ -114,7 +114,7 @@ def test_masked_models_with_hugging_faces_collator(name):
 def test_masked_models_on_text_that_is_not_masked_are_refused(name):
     module, batch = ARCHITECTURES[name](), causal_batch()
     for given in (batch, shifted(batch)):
-        with pytest.raises(ValueError, match=r"labels equal the token .* under either convention.*mlm=True"):
+        with pytest.raises(ValueError, match=r"labels equal the token .*also with `labels: next`.*mlm=True"):
             label_convention(module, [given])
 
 
@@ -185,7 +185,7 @@ def test_labels_shifted_the_wrong_way_round_are_refused():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"] = batch["labels"].roll(1, 1)
     with pytest.raises(
-        ValueError, match=r"equal the token one position before them.*under either convention"
+        ValueError, match=r"equal the token one position before them.*also with `labels: next`"
     ):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
@@ -229,7 +229,7 @@ class Gated(nn.Module):
 def test_a_shut_gate_does_not_make_a_model_causal():
     batch = causal_batch(lengths=(12, 12))
     assert label_convention(Gated(causal=True), [batch]).convention == "next"
-    with pytest.raises(ValueError, match="under either convention"):
+    with pytest.raises(ValueError, match="also with `labels: next`"):
         label_convention(Gated(causal=False), [batch])
 
 
@@ -312,7 +312,7 @@ def test_one_place_leaked_is_refused():
     module = Copying(VOCABULARY)
     module.forward = lambda input_ids: sum(module.table(input_ids.roll(-k, 1)) for k in (0, 1))
     batch = causal_batch(lengths=(12, 12))
-    with pytest.raises(ValueError, match="under either convention"):
+    with pytest.raises(ValueError, match="also with `labels: next`"):
         label_convention(module, [batch])
     found = label_convention(module, [shifted(batch)])
     assert found.convention == "next"  # one place earlier, where the label has not been read

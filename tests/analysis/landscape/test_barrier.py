@@ -42,7 +42,7 @@ def test_the_rise_over_the_chord_is_the_barrier_or_below_0():
     first = x[1] * (1 - x[1])  # a well is least deep beside its ends
     assert rise_over_chord(ALPHAS, well) == pytest.approx([-4 * first, -0.4 * first])
     assert np.isnan(rise_over_chord(ALPHAS, np.where(x == x[2], np.nan, x)))
-    with pytest.raises(ValueError, match="a position between 0 and 1"):
+    with pytest.raises(ValueError, match="one of alphas between 0 and 1"):
         rise_over_chord([0.0, 1.0], np.array([1.0, 2.0]))
 
 

@@ -131,7 +131,7 @@ def test_step_zero_and_gaps_are_left_out():
         ),
         ([1, 2, 3], [1, 2, 3], "12 in total, got 3"),
         ([*STEPS, 1.0], [*X, 1.0], "some steps occur twice"),
-        (STEPS, X[1:], r"expected a value per step, got steps \(41,\), values \(40,\)"),
+        (STEPS, X[1:], r"expected steps and values \(n,\), got \(41,\) and \(40,\)"),
     ],
 )
 def test_curves_that_are_too_short_are_refused(steps, values, message):

@@ -76,7 +76,7 @@ def test_a_straight_line_gets_as_many_states_as_are_tried():
 @pytest.mark.parametrize(
     ("values", "settings", "message"),
     [
-        (np.ones((20, 5, 1)), {}, r"leave out those at index 0"),
+        (np.ones((20, 5, 1)), {}, r"measures at index 0 are constant"),
         (np.full((20, 5, 1), np.nan), {}, "expected finite values"),
         (np.ones((20, 5)), {}, "expected finite values"),
         (np.random.default_rng(0).random((20, 5, 1)), {"most": 1}, "expected `most` >= 2"),

@@ -60,7 +60,7 @@ def test_errors_of_principal_components():
     x = sources(n=20)
     with pytest.raises(ValueError, match="expected 1 to 5 components"):
         I.principal_components(x, 6)
-    with pytest.raises(I.UnusableEmbeddingsError, match=r"got rank 2: use at most 2"):
+    with pytest.raises(I.UnusableEmbeddingsError, match=r"got rank 2: use fewer components"):
         I.principal_components(x[:, :2] @ mixing(2, 5).T, 3)
 
 

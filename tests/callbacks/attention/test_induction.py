@@ -303,7 +303,7 @@ def test_heads_that_cannot_be_ablated_are_errors():
 
     gpt2, path, ids = ARCHITECTURES["gpt2"](), "transformer.h.0.attn.c_proj", torch.tensor([[1, 2]])
     for head in (("a", 0, 4), ("a", 1, 0), ("b", 0, 0)):
-        with pytest.raises(ValueError, match="count both from 0"):
+        with pytest.raises(ValueError, match="count heads and runs from 0"):
             ablate(gpt2, ids, path, 4, head)
     with pytest.raises(ValueError, match="a multiple of its number of heads, 5"):
         ablate(gpt2, ids, path, 5, ("a", 0, 0))

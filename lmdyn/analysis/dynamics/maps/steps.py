@@ -127,11 +127,11 @@ class Steps:
         other = some + scale * _noise(some)
         first = step(other)
         if apart(step(other), first) > 0:
-            raise NoMapError(f"in {self._model}, each iteration draws random numbers: remove the noise")
+            raise NoMapError(f"each iteration of {self._model} draws random numbers: remove the noise")
         if apart(step(some), first) == 0:
             raise NoMapError(
-                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: name in "
-                "`sites` the layers of one iteration, of which the last to run returns the state"
+                f"the output of {self.unit[-1]!r} of {self._model} is not the start of the next iteration: set "
+                "`sites` to the layers of one iteration; the last layer must return the input of the next iteration"
             )
 
     def _check_own_run(self, example: Recorded, ends: Sequence[Tensor]) -> None:
@@ -151,10 +151,10 @@ class Steps:
                     f"the end of iteration {i + 1}" if self.n > 1 else f"the output of layer {self.unit[i]!r}"
                 )
                 raise NoMapError(
-                    f"{end} of {self._model} differs from a step from the previous state (by {off:.1e} of the largest "
-                    "entry), so there is no map to iterate. Either the iteration's number or more than the previous "
-                    "state has an effect. Or layers keep data between iterations or texts, such as a cache. Name with "
-                    "`sites` a core that carries the whole state"
+                    f"{end} of {self._model} differs from a step from the previous state alone (by {off:.1e} of the "
+                    "largest entry), so there is no map to iterate. The iteration's number or an earlier state may "
+                    "have an effect, or layers may keep data between iterations or texts, such as a cache. Set `sites` "
+                    "to layers that carry the whole state"
                 )
             raise NoMapError(
                 f"the first iteration of {self._model} differs from later iterations (by {off:.1e} of the largest "
@@ -205,8 +205,8 @@ class Steps:
             if bool(there.any()) and apart(both - text, noise * there) <= tolerance(like.dtype):
                 return torch.where(there, first - text, first)
         raise NoMapError(
-            f"lmdyn did not find the state at depth 0 of {self._model} before {self.unit[0]!r}: the first iteration "
-            "differs from later iterations. Name with `sites` a core that returns the start of its next iteration"
+            f"lmdyn did not find the state of {self._model} before {self.unit[0]!r}: the first iteration receives its "
+            "input unlike later iterations. Set `sites` to layers whose output is the input of the next iteration"
         )
 
 
@@ -218,7 +218,7 @@ def _noise(like: Tensor) -> Tensor:
 @cache
 def _warn_of_two(model: str) -> None:
     log.warning(
-        "%s iterates its core twice, so lmdyn cannot measure whether a step depends on the iteration's number or on "
-        "more than the state. lmdyn assumes no such dependence. Set three iterations to measure the dependence",
+        "%s runs two iterations, too few to measure whether a step depends on the iteration's number or on more than "
+        "the state. lmdyn assumes that a step depends only on the state. Set three iterations to check the assumption",
         model,
     )

@@ -293,7 +293,7 @@ def test_two_iterations_are_too_few_to_measure(caplog):
     model = seeded(Twice)
     model.depth = 2
     EncoderMap(model, text(2, 6))
-    assert "Twice iterates its core twice" in caplog.text
+    assert "Twice runs two iterations" in caplog.text
 
 
 def test_noise_in_each_step_is_refused():
