@@ -57,7 +57,7 @@ def encoder_of(module: Module) -> Module:
     if len(found) != 1:
         names = ", ".join(type(m).__name__ for m in found.values()) or "none"
         raise ValueError(
-            f"{type(module).__name__} contains {len(found)} Hugging Face models ({names}): expected one model, or an "
+            f"{type(module).__name__} contains {len(found)} models of transformers ({names}): expected one, or an "
             "encoder-decoder model with an attribute `encoder`"
         )
     return next(iter(found.values()))

@@ -91,7 +91,7 @@ def survival(
     length, ended = lengths.double().cpu().numpy(), ~censored.cpu().numpy()
     if len(length) == 0 or not np.isfinite(length).all() or (length < 0).any():
         raise ValueError(
-            "expected one or more lengths, all finite and at least 0: pass only orbits with such lengths"
+            "expected lengths of at least one orbit, all finite and at least 0: pass only orbits with such lengths"
         )
     if groups is not None and len(groups) != len(length):
         raise ValueError(f"expected one group for each of {len(length)} lengths, got {len(groups)}")

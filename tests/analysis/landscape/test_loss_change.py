@@ -135,7 +135,7 @@ def test_a_diverged_end_is_void():
 
 def test_other_names_shapes_and_points_are_refused():
     gradient = gradient_of(lambda w: (w**2).sum())
-    with pytest.raises(ValueError, match=r"same names at both ends, got at one end only: v, w"):
+    with pytest.raises(ValueError, match=r"same names at both ends .* one end lacks v, w"):
         loss_change_allocation(gradient, vector(1.0), {"v": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"one shape of parameter 'w' at both ends, got \(1,\) and \(2,\)"):
         loss_change_allocation(gradient, vector(1.0), vector(1.0, 2.0))

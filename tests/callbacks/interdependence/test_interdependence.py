@@ -440,9 +440,9 @@ def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
         ({"lstm": nn.LSTM(4, 6, bidirectional=True)}, "bidirectional=True"),
         (
             {"lstm": nn.LSTM(4, 7)},
-            "expected a linear decoder of 7 dimensions in .* as the LSTM, got Linear",
+            "expected a linear decoder of 7 dimensions in .* like the LSTM, got Linear",
         ),
-        ({"lstm": nn.LSTM(4, 6), "decoder": nn.Identity()}, "6 dimensions in .* as the LSTM, got Identity"),
+        ({"lstm": nn.LSTM(4, 6), "decoder": nn.Identity()}, "6 dimensions in .* like the LSTM, got Identity"),
     )
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Other(nn.LSTM(4, 6))),
