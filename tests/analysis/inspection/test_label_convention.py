@@ -236,7 +236,7 @@ def test_a_shut_gate_does_not_make_a_model_causal():
 def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
     module = Copying(VOCABULARY)
     nn.init.ones_(module.table.weight)
-    with pytest.raises(ValueError, match="changing a token does not change"):
+    with pytest.raises(ValueError, match="no token changes the logits"):
         label_convention(module, [causal_batch()])
     assert label_convention(module, [masked_batch()]).convention == "aligned"
 
