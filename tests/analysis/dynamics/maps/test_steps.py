@@ -128,7 +128,7 @@ def test_a_text_that_an_earlier_module_leaves_in_a_layer_is_refused():
     loop = model(PlainLoop)
     loop.step, loop.embed = Attribute().double(), Leaves(VOCABULARY, HIDDEN).double()
     loop.embed.step = [loop.step]
-    with pytest.raises(ValueError, match="layers keep data between iterations or texts"):
+    with pytest.raises(ValueError, match="layers may keep data between iterations or texts"):
         EncoderMap(loop, text(), dtype=torch.float64)
 
 
