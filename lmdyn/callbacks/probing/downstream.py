@@ -125,8 +125,8 @@ class Downstream(Observer):
             "average_error", "Standard error of the average if tasks are independent.", low=0.0, tags=_TASKS
         ),
         _metric("average_baseline", "Mean baseline of the same tasks.", low=-1.0, better=None, tags=_TASKS),
-        _metric("accuracy", "Share of correct development examples; for MNLI, by set.", "share"),
-        _metric("f1", "F1 of label 1, or in SQuAD of the words of answers."),
+        _metric("accuracy", "Share of correct development examples, in MNLI for each set.", "share"),
+        _metric("f1", "F1 of label 1; in SQuAD, F1 of the words in answers."),
         _metric("matthews", "Matthews' correlation of predicted and gold labels, 0 if undefined.", low=-1.0),
         _metric("pearson", "Pearson's correlation of predicted and gold scores, 0 if undefined.", low=-1.0),
         _metric("spearman", "Spearman's correlation of predicted and gold scores, 0 if undefined.", low=-1.0),

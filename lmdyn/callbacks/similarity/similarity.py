@@ -36,21 +36,21 @@ _MEASURES = {
     "svcca": "Mean canonical correlation of the directions that explain 99 % of each site's variance.",
     "svcca_<k>": "Mean canonical correlation of each site's k directions of largest variance.",
     "cca": "Mean canonical correlation of all directions.",
-    "pwcca": "Mean canonical correlation, weighted by each direction's projections of this model's activations.",
+    "pwcca": "Mean canonical correlation, weighted by projections of this model's activations on each direction.",
     "linear_cka": "Linear centred kernel alignment.",
     "debiased_linear_cka": "Linear CKA by the unbiased HSIC₁, which may be below 0.",
-    "procrustes": "Cosine between the reference's activations and the best rotation of this model's.",
+    "procrustes": "Cosine between the reference's activations and the best rotation of this model's activations.",
     "kernel_cka": "Centred kernel alignment with RBF kernels, on a subsample of tokens.",
     "rsa": "Spearman's correlation between the two sites' dissimilarities of all token pairs of a subsample.",
 }
 _ATTENTION = {
-    "attention_jensen_shannon": "Mean divergence over queries of both models' attention, averaged over heads first.",
-    "attention_kullback_leibler": "Mean divergence over queries from the reference's attention, heads averaged first.",
+    "attention_jensen_shannon": "Divergence of both models' attention (mean over heads), averaged over queries.",
+    "attention_kullback_leibler": "Divergence from the reference's attention (mean over heads), averaged over queries.",
     "attention_head_jensen_shannon": "Divergence between heads of the same number: mean over heads, or of a head.",
     "attention_head_kullback_leibler": "Mean divergence over heads from the reference's head of the same number.",
     "attention_matched_jensen_shannon": "Divergence of heads paired for the least total divergence: mean over heads, "
     "or of a head of this model.",
-    "attention_matched_kullback_leibler": "Mean divergence over heads from the reference's head in the same pairs.",
+    "attention_matched_kullback_leibler": "Mean divergence over heads from the reference's head in the same pair.",
     "attention_unmatched_jensen_shannon": "Mean divergence of all pairs of heads that are not matched: a baseline.",
     "attention_uniform_jensen_shannon": "Mean divergence of this model's heads from equal weights on all positions.",
 }
