@@ -172,8 +172,8 @@ class TokenLearning(Observer):
         if tokenizer is None or tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{self.name} requires a masked language model and a tokenizer with a mask token, got "
-                f"{'none' if tokenizer is None else type(tokenizer).__name__}. Observe a causal model with "
-                "LearningCurves, or give the datamodule, module or lmdyn.watch a `tokenizer` with a mask_token"
+                f"{'no tokenizer' if tokenizer is None else 'a tokenizer without this token'}. Observe a causal model "
+                "with LearningCurves, or give the datamodule, module or lmdyn.watch a `tokenizer` with a mask_token"
             )
         batch = next(iter(self.probe_set.batches()), None)
         if batch is None or not {"input_ids", "words"} <= batch.keys():
