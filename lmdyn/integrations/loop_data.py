@@ -47,19 +47,19 @@ def data_of(probe: Any, train: Any = None) -> Any:
     """
     if probe is None or isinstance(probe, L.LightningDataModule):
         return probe
-    probe = _batches(probe)
+    probe = _batches(probe, "probe")
     if train is None or _are_texts(train):
         return LoopData(probe)
-    return LoopDataWithTraining(probe, _batches(train))
+    return LoopDataWithTraining(probe, _batches(train, "train"))
 
 
-def _batches(data: Any) -> Any:
+def _batches(data: Any, name: str) -> Any:
     """Return a loader: for a Dataset, batches of its rows in their order."""
     pair = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
     one = pair or isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
     if one or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         given = "a tuple of tensors" if pair else type_words(type(data).__name__)
-        raise ValueError(f"`probe` or `train` is {given}: expected batches, such as [batch] or a DataLoader")
+        raise ValueError(f"`{name}` is {given}: expected batches, such as [batch] or a DataLoader")
     rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
     if not rows or isinstance(data, DataLoader):
         return data
@@ -156,7 +156,7 @@ def _token_ids(train: Any, tokenizer: Any) -> Iterable[Any]:
         for text in train:
             yield np.asarray(tokenizer(text)["input_ids"], dtype=np.int64)
         return
-    for given in _batches(train):
+    for given in _batches(train, "train"):
         batch = named_batch(given, None)
         ids, mask = text_of(batch), batch.get("attention_mask")
         ids = ids[mask.bool()] if isinstance(mask, Tensor) and mask.shape == ids.shape else ids

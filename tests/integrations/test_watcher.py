@@ -327,7 +327,7 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"probe": iter(PROBE)}, "is an iterator, which lmdyn can read only once"),
         (
             {"probe": PROBE[0]},
-            r"`probe` or `train` is a mapping: expected batches, such as \[batch\] or a DataLoader",
+            r"`probe` is a mapping: expected batches, such as \[batch\] or a DataLoader",
         ),
         (
             {"tokenizer": ["a", "b"]},
