@@ -62,8 +62,8 @@ def dotted(path: str) -> Callable[..., Any]:
     """
     if _importable is not None and path not in _importable:
         raise ValueError(
-            f"lmdyn does not import {path!r} for an untrusted run. If you trust the path, add the path to your own "
-            "--config FILE"
+            f"lmdyn does not import {path!r} for an untrusted run. If you trust the path, add the path to a "
+            "configuration of your own, and pass --config FILE"
         )
     module, _, name = path.rpartition(".")
     try:
