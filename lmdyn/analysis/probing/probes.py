@@ -420,7 +420,7 @@ def diagnostic_probe(
     train_set = _targets(train_labels, tasks, num_classes, "train_labels")
     test_set = _targets(test_labels, tasks, num_classes, "test_labels")
     if (train_types is None) != (test_types is None):
-        raise ValueError("control tasks require types: pass both train_types and test_types")
+        raise ValueError("control tasks require types: pass train_types and test_types, or neither")
     if train_types is not None and test_types is not None:
         sets = ((train_set, train_types, "train_types"), (test_set, test_types, "test_types"))
         train_set, test_set = _with_control_tasks(sets, classifier.seed)
@@ -630,7 +630,7 @@ def _targets(
         if not len(labelled) or int(labelled.min()) < 0 or int(labelled.max()) >= classes:
             raise ValueError(
                 f"{name}: expected labels of task {task!r} in 0 … {classes - 1} or {IGNORED}, got "
-                f"{', '.join(map(str, labelled.unique().tolist()[:5])) or f'only {IGNORED}'}"
+                f"{f'{labelled.min()} to {labelled.max()}' if len(labelled) else f'only {IGNORED}'}"
             )
         columns.append(y)
     return Targets(tasks, tuple(num_classes[task] for task in tasks), torch.stack(columns, 1))
@@ -647,7 +647,7 @@ def _with_control_tasks(sets: Sequence[tuple[Targets, Tensor, str]], seed: int) 
             control = control_labels(types.cpu().long(), distribution, seed=stable_hash(seed, task))
             columns.append(torch.where(targets.labels[:, column] == IGNORED, IGNORED, control))
             if not bool((columns[-1] != IGNORED).any()):
-                raise ValueError(f"{name}: no labelled token of task {task!r} has a type of at least 0")
+                raise ValueError(f"{name}: expected types >= 0 of labelled tokens of task {task!r}, got none")
         extended.append(
             Targets(
                 (*base.names, *(f"control task of {task}" for task in base.names)),

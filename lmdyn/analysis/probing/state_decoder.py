@@ -198,8 +198,8 @@ class RetrainedDecoder(nn.Module):
             found = [name for name, grad in zip(leaves, grads, strict=True) if grad is not None]
         if not found:
             raise ValueError(
-                f"no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no parameter after "
-                "the layers. Use a model with a decoder that has parameters"
+                f"lmdyn found no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no "
+                "parameter after the layers. Use a model with a decoder that has parameters"
             )
         self._names = found
         self.trained = nn.ParameterList([exact[name].clone() for name in found])

@@ -86,8 +86,8 @@ def task_score(
     """
     if metrics not in get_args(Metrics) or kind not in _BY_KIND or not values:
         raise ValueError(
-            f"expected metrics {' or '.join(get_args(Metrics))}, a kind of {', '.join(_BY_KIND)} and values of one or "
-            f"more evaluation sets, got {metrics!r}, {kind!r} and {len(values)}"
+            f"metrics is {metrics!r}, kind is {kind!r}, and values has {len(values)} evaluation sets: expected metrics "
+            f"{' or '.join(get_args(Metrics))}, kind {' or '.join(_BY_KIND)}, and at least one evaluation set"
         )
     wanted = _SCORES[metrics].get(task, _BY_KIND[kind])
     return float(np.mean([[of_set[metric] for metric in wanted] for of_set in values.values()]))
@@ -145,11 +145,9 @@ def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n
 
 def _check_examples(predictions: Tensor, labels: Tensor) -> None:
     if not len(labels):
-        raise ValueError("expected at least one example, got none")
+        raise ValueError("labels is empty: expected labels of at least one example")
     if predictions.shape != labels.shape:
-        raise ValueError(
-            f"expected predictions of the shape {tuple(labels.shape)} of the labels, got {tuple(predictions.shape)}"
-        )
+        raise ValueError(f"expected predictions shaped {tuple(labels.shape)}, got {tuple(predictions.shape)}")
 
 
 # ------------------------------------------------------------------------------------------------ spans
@@ -217,7 +215,10 @@ def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         {'exact_match': 0.5, 'f1': 0.5}
     """
     if not answers or len(predictions) != len(answers):
-        raise ValueError(f"expected one prediction per question, got {len(predictions)} for {len(answers)}")
+        raise ValueError(
+            f"expected at least one question and one prediction for each question, got {len(answers)} questions and "
+            f"{len(predictions)} predictions"
+        )
     pairs = list(zip(predictions, answers, strict=True))
     return {
         "exact_match": float(np.mean([exact_match(p, a) for p, a in pairs])),
@@ -272,7 +273,7 @@ def best_spans(
     """
     if not start.shape == end.shape == inside.shape:
         raise ValueError(
-            f"expected one shape, got start {tuple(start.shape)}, end {tuple(end.shape)}, inside {tuple(inside.shape)}"
+            f"start {tuple(start.shape)}, end {tuple(end.shape)}, inside {tuple(inside.shape)}: expected equal shapes"
         )
     start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]

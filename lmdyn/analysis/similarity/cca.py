@@ -271,14 +271,14 @@ def _bases(
         k = kept_directions(axes.values, variance, cut) if number is None else number
         if number is not None and not 0 < number <= kept_directions(axes.values):
             raise ValueError(
-                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance: expected "
-                f"`directions` (the k of svcca_<k>) from 1 to this number, got {number}: use fewer directions"
+                f"{side.name} has the numerical rank {kept_directions(axes.values)}: expected `directions` (the k of "
+                f"svcca_<k>) from 1 to this rank, got {number}"
             )
         if k >= pair.n - 1:
             raise ValueError(
-                f"{side.name} keeps {k} directions, but {pair.n} centred samples span no more than {pair.n - 1}, so "
-                "every canonical correlation would be 1 for any data. Use more samples than dimensions, or svcca with "
-                "a lower variance"
+                f"{side.name} has {k} directions to compare, but {pair.n} centred samples span no more than "
+                f"{pair.n - 1}, so every canonical correlation would be 1 for any data. Use more samples than "
+                "dimensions + 1, or svcca with fewer directions (lower `variance` or k)"
             )
         kept.append(axes.leading(k))
     one, two = kept

@@ -181,6 +181,6 @@ def _check_structure(name: str, share: float, nothing: float = _NOTHING) -> None
     """Raise an error if the measure would divide rounding errors by each other."""
     if not share > nothing:
         raise ValueError(
-            f"the unbiased HSIC of {name} with itself is 0: each sample is equally far from all other samples. Use "
-            "more samples, or a measure that is not debiased"
+            f"the unbiased HSIC of {name} with itself is 0, for example because all samples are equally far from each "
+            "other. Use more samples, or a measure that is not debiased"
         )

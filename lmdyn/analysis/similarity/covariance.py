@@ -97,7 +97,7 @@ class CrossCovariance:
             ValueError: if the numbers of samples differ, or if the dimensions are not those of earlier samples.
         """
         if len(x) != len(y):
-            raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
+            raise ValueError(f"x has {len(x)} rows, y {len(y)}: row i of both arrays must be the same sample")
         self.update_all([x, y])
 
     def update_all(self, parts: Sequence[Float[Tensor, "n _"]]) -> None:
@@ -121,7 +121,7 @@ class CrossCovariance:
         if self._sums is None:
             self._sums = _Sums.zeros(v.mean(0), widths)
         elif self._sums.widths != widths:
-            raise ValueError(f"expected {self._sums.widths} dimensions, as in earlier samples, got {widths}")
+            raise ValueError(f"expected dimensions {self._sums.widths}, as in earlier samples, got {widths}")
         self._sums.add(v)
         self._pair = self._sides = self._of = None
 
@@ -191,7 +191,7 @@ class CrossCovariance:
             raise ValueError(f"expected {len(parts)} weights >= 0, got {', '.join(map(str, counts))}")
         drawn = [(p._sums, count) for p, count in zip(parts, counts, strict=True) if p._sums and count]
         if not drawn:
-            raise ValueError("none of the parts has samples and a weight above 0: pass more parts")
+            raise ValueError("none of the parts has samples and a weight above 0: pass a part with both")
         combined = cls(parts[0]._names)
         first, count = drawn[0]
         combined._sums = first.times(count)

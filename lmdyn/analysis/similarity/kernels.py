@@ -90,8 +90,8 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         median = pairs_of_rows(squared).median()
     if not median > 0:
         raise ValueError(
-            "more than half of the pairs of samples coincide, so the median distance is 0: drop duplicates, or pass a "
-            "kernel with a fixed bandwidth"
+            "more than half of the pairs of samples coincide, so the median distance is 0: remove duplicates, or pass "
+            "a kernel with a fixed bandwidth"
         )
     kernel = squared.mul_(-0.5 / (bandwidth**2 * median)).exp_()
     return kernel.fill_diagonal_(1).to(x.device, at_least_float32(x))
@@ -136,8 +136,8 @@ def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
     for row in (~(norms.isfinite() & (norms > 0))[:, 0]).nonzero()[:1, 0].tolist():
         why = f"is {lacking}" if norms[row] == 0 else "has NaN or infinite values (or squares that overflow)"
         raise ValueError(
-            f"sample {row} {why}, so the angle to other samples is undefined: leave out the sample on both sides, or "
-            "use a measure of distances"
+            f"sample {row} {why}, so the angle to other samples is undefined: remove the sample from both inputs, "
+            "or use a measure of distances"
         )
     unit: Tensor = x / norms
     return unit
@@ -151,9 +151,7 @@ def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tens
     """
     taken = n if max_samples is None else min(n, max_samples)
     if taken < least:
-        raise ValueError(
-            f"this measure requires at least {least} samples, got {taken} of {n} ({max_samples=})"
-        )
+        raise ValueError(f"expected at least {least} samples, got {taken} of {n} ({max_samples=})")
     if max_samples is None and n > _MOST:
         raise ValueError(
             f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample (without "
@@ -189,12 +187,14 @@ def structure_of(
         if index is not None:
             x = x[index]
         if not all_finite(x):
-            raise ValueError(f"{name} contains NaN or infinite values: drop these samples from both sides")
+            raise ValueError(
+                f"{name} contains NaN or infinite values: remove the samples with such values from both inputs"
+            )
         if callable(structure):
             found = exact_float(structure(x)).clone()  # it may be theirs
             if found.shape != (len(x), len(x)):
                 raise ValueError(
-                    f"the function for {name} must return {(len(x), len(x))}, got {tuple(found.shape)}"
+                    f"the function for {name} must return shape {(len(x), len(x))}, got {tuple(found.shape)}"
                 )
         elif structure in table:
             found = table[structure](unit_size(x))  # none of these depends on the scale of all samples
@@ -202,5 +202,7 @@ def structure_of(
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"expected a function or one of {known} for {name}, got {structure!r}")
     if not all_finite(found):
-        raise ValueError(f"the matrix of {name} has NaN or infinite values: leave out these samples")
+        raise ValueError(
+            f"the matrix of {name} has NaN or infinite values: remove samples with such values from both inputs"
+        )
     return found

@@ -96,7 +96,7 @@ def rsa(
         if not norm > 0:
             raise ValueError(
                 f"all pairs of samples of {name} are equally dissimilar, so there is no order to compare: "
-                "leave this site out or use samples that differ"
+                f"leave {name} out or use samples that differ"
             )
         ranks.append(ranked / norm)
     rho: Tensor = ranks[0] @ ranks[1]

@@ -56,9 +56,7 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
     if not len(singular_values):
         raise ValueError("singular_values is empty: expected at least one singular value")
     if not bool(singular_values.isfinite().all()):
-        raise ValueError(
-            "expected finite singular values, got NaN or infinite ones: use a matrix with finite values and squares"
-        )
+        raise ValueError("singular_values has NaN or infinity: use a matrix with finite values and squares")
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank
@@ -116,16 +114,16 @@ class Side:
         if not self.variance < float("inf"):
             raise ValueError(
                 f"{name} contains NaN or infinite values (or squares that overflow), so similarity to {name} is "
-                "undefined. Drop these samples from both sides or repair the model"
+                "undefined. Remove the samples with such values from both inputs"
             )
         if 0 < self.variance < UNDERFLOW:
             raise ValueError(
-                f"the squares of {name} underflow: divide the values by the largest value (no similarity changes)"
+                f"the squares of {name} underflow: divide {name} by its largest absolute value (no similarity changes)"
             )
         constant = max(_CONSTANT, torch.finfo(mean.dtype).eps)
         if self.variance <= constant**2 * n * float(mean.square().sum()):
             raise ValueError(
-                f"{name} is constant over {n} samples, so similarity to {name} is undefined. Leave this site out or "
+                f"{name} is constant over {n} samples, so similarity to {name} is undefined. Leave {name} out or "
                 "use samples that differ"
             )
 
@@ -217,8 +215,8 @@ class Pair:
     ) -> None:
         if x.n != y.n:
             raise ValueError(
-                f"{x.name} has {x.n} samples and {y.name} {y.n}: row i of both must be the same sample "
-                "(align words and pieces first)"
+                f"{x.name} has {x.n} rows, {y.name} {y.n}: row i of both arrays must be the same sample. Pass the "
+                "same words or tokens in the same order"
             )
         self.x, self.y, self.n = x, y, x.n
         if cross is not None:

@@ -117,7 +117,7 @@ def unit_values(values: FloatArray) -> FloatArray:
 
 def _check_lengths(*rows: npt.NDArray[Any]) -> None:
     if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
-        raise ValueError(f"expected rows of one shape (n,), got {', '.join(str(row.shape) for row in rows)}")
+        raise ValueError(f"expected arrays of one shape (n,), got {', '.join(str(r.shape) for r in rows)}")
 
 
 def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:

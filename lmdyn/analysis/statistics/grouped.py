@@ -53,13 +53,12 @@ class GroupedMeans:
             groups, values = groups.cpu(), {name: value.cpu() for name, value in values.items()}
         # no synchronization elsewhere
         if groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups:
-            raise ValueError(f"expected group numbers below {self.n_groups}, got {int(groups.max())}")
+            raise ValueError(f"groups contains {int(groups.max())}: expected numbers below {self.n_groups}")
         inside = groups >= 0
         for name, value in values.items():
             if value.shape != groups.shape:
                 raise ValueError(
-                    f"{name!r} has shape {tuple(value.shape)}, but `groups` has {tuple(groups.shape)}: expected "
-                    "equal shapes"
+                    f"expected the shape {tuple(groups.shape)} of `groups` for {name!r}, got {tuple(value.shape)}"
                 )
             valid = inside & ~value.isnan() if self.skip_nan else inside
             # an extra group takes values that are left out: boolean indexing and bincount would synchronize

@@ -26,7 +26,7 @@ def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tu
     """
     if not (-1 <= r <= 1 and n > 3 and 0 < confidence < 1):
         raise ValueError(
-            f"expected a correlation, n > 3 and 0 < confidence < 1, got {r}, n={n} and confidence={confidence}"
+            f"expected a correlation r, n > 3 and 0 < confidence < 1, got r={r}, n={n} and confidence={confidence}"
         )
     if abs(r) == 1:
         return r, r
@@ -55,7 +55,7 @@ def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[fl
     """
     if not (0 <= p <= 1 and n > 0 and 0 < confidence < 1):
         raise ValueError(
-            f"expected a share from 0 to 1, n > 0 and 0 < confidence < 1, got {p}, n={n} and confidence={confidence}"
+            f"expected a share p, n > 0 and 0 < confidence < 1, got p={p}, n={n} and confidence={confidence}"
         )
     z2 = float(scipy.special.ndtri(0.5 + confidence / 2)) ** 2
     middle, half = p + z2 / (2 * n), math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))

@@ -68,8 +68,8 @@ def jackknife(
     blocks = len(without) if without.ndim else 0
     if blocks < 2 or without.shape[1:] != theta.shape:
         raise ValueError(
-            f"expected left_out (blocks, …) for at least two blocks, each with the shape {theta.shape} of whole, got "
-            f"{without.shape}"
+            f"left_out has shape {without.shape}: expected (blocks, …) with at least two blocks and, for each block, "
+            f"the shape {theta.shape} of whole"
         )
     m = np.ones(blocks) if sizes is None else np.asarray(sizes, dtype=np.float64)
     if m.shape != (blocks,) or (m <= 0).any():
@@ -108,6 +108,6 @@ def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
     """
     without = np.asarray(left_out, dtype=np.float64)
     if without.ndim != 1 or len(without) < 2:
-        raise ValueError(f"expected left_out (n,) for at least two units, got shape {without.shape}")
+        raise ValueError(f"expected left_out of shape (n,) with n >= 2, got shape {without.shape}")
     n = len(without)
     return n * whole - (n - 1) * without

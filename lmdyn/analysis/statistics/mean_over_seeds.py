@@ -133,8 +133,8 @@ def mean_over_seeds(
     n = len(values)
     if n < 2 or (text_errors is not None and len(text_errors) != n):
         raise ValueError(
-            f"expected at least two values and one error for each, or no errors, got {n} and "
-            f"{0 if text_errors is None else len(text_errors)}"
+            f"expected at least two values, and one text error per value or no text errors, got {n} values and "
+            f"{0 if text_errors is None else len(text_errors)} text errors"
         )
     mean = math.fsum(values) / n if all(math.isfinite(v) for v in values) else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))

@@ -45,7 +45,9 @@ def variance_components(values: npt.NDArray[Any]) -> VarianceComponents:
     """
     y = np.asarray(values, dtype=np.float64)
     if y.ndim != 2 or min(y.shape) < 2 or not np.isfinite(y).all():
-        raise ValueError(f"expected finite values of at least two rows and columns, got shape {y.shape}")
+        raise ValueError(
+            f"expected at least two finite rows and columns, got {y.shape} with {np.isfinite(y).sum()} finite values"
+        )
     a, b = y.shape
     mean = y.mean()
     row, column = y.mean(1, keepdims=True) - mean, y.mean(0, keepdims=True) - mean

@@ -235,7 +235,7 @@ def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers,
     at, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if at.shape != y.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
         raise ValueError(
-            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for {y.shape} values"
+            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {y.shape}"
         )
     kept = (at > 0) & np.isfinite(y)
     if kept.sum() < _LEAST:
@@ -426,8 +426,8 @@ def acquisition_regression(
     x = kept[names].to_numpy(dtype=np.float64)
     if len(kept) < len(names) + 3 or (len(names) and np.ptp(x, axis=0).min() == 0):
         raise ValueError(
-            f"expected predictors that are not constant, and at least {len(names) + 3} words with all predictors, got "
-            f"{len(kept)} words: leave out predictors"
+            f"expected at least {len(names) + 3} words with all predictors and no constant predictor, got {len(kept)} "
+            f"words and {', '.join(n for n in names if kept[n].nunique() < 2) or 'none'} constant: leave out predictors"
         )
     mean, spread = x.mean(0), x.std(0)
     design = np.column_stack([np.ones(len(x)), (x - mean) / spread])

@@ -50,7 +50,7 @@ def extremum(steps: ArrayLike, values: ArrayLike, kind: Literal["minimum", "maxi
     course = np.asarray(values, np.float64)
     if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
         raise ValueError(
-            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for {course.shape} values"
+            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {course.shape}"
         )
     finite = np.isfinite(course)
     at, course = at[finite], course[finite]

@@ -243,7 +243,7 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
 
     one, other = (np.sign(np.asarray(ratios, dtype=np.float64)) for ratios in (first, second))
     if one.shape != other.shape:
-        raise ValueError(f"expected first and second of the same pairs, got {one.shape} and {other.shape}")
+        raise ValueError(f"expected first and second of one shape, got {one.shape} and {other.shape}")
     kept = np.isin(one, (-1, 1)) & np.isin(other, (-1, 1))
     if not kept.any():
         return PairAgreement(float("nan"), float("nan"), 0)

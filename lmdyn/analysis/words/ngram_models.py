@@ -87,7 +87,7 @@ class NgramModels:
 
     def __init__(self, counts: NgramCounts) -> None:
         if counts.order < 2:
-            raise ValueError("expected counts up to an order of at least 2, got 1")
+            raise ValueError("expected counts of n-grams up to n = 2 or more, got counts up to n = 1")
         self.counts = counts
         self.order = counts.order
         words = counts.levels[0]
@@ -169,8 +169,8 @@ class NgramModels:
         size = self.counts.vocab_size
         if logits.shape != (len(words), size) or ending.shape[1] != len(words):
             raise ValueError(
-                f"expected logits of {ending.shape[1]} positions and {size} token ids, as counted, got "
-                f"{tuple(logits.shape)} logits for {len(words)} targets"
+                f"expected logits ({ending.shape[1]}, {size}), positions × counted token ids, and one target per "
+                f"position, got logits {tuple(logits.shape)} and {len(words)} targets"
             )
         after = None if following is None else np.asarray(following, np.int64)
         found: dict[tuple[int, Smoothing], list[NgramScores]] = {}

@@ -167,7 +167,7 @@ class EncodedTexts:
             causal = self.objective == "causal"
             unread = ("pseudo", pseudo == "rest_of_word") if causal else ("start", start is not None)
             if unread[1]:
-                log.warning("the model is %s: `%s` has no effect", self.objective, unread[0])
+                log.warning("lmdyn scores texts as %s: `%s` has no effect", self.objective, unread[0])
             firsts = np.cumsum([0, *sizes[:-1]]).tolist()
             if not causal:
                 shift = int(self.objective == "mntp")
@@ -272,8 +272,7 @@ class EncodedTexts:
         targets = torch.from_numpy(self.ids[asked]).to(ids.device)
         if len(targets) and int(targets.max()) >= logits.shape[-1]:
             raise ValueError(
-                f"the model predicts {logits.shape[-1]} pieces, got the piece {int(targets.max())}: use the "
-                "model's tokenizer"
+                f"the model predicts {logits.shape[-1]} token ids, got {int(targets.max())}: use the model's tokenizer"
             )
         return (asked, _values(logits, of_row, targets, whole)), past
 
@@ -455,7 +454,7 @@ def _objective(
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
             reads = "reads" if given == "causal" else "does not read"
             log.warning(
-                "lmdyn scored texts as %s, but the model %s later tokens: the numbers are meaningless. "
+                "lmdyn scores texts as %s, but the model %s later tokens: the numbers are meaningless. "
                 "Remove `objective` (in observers, `scoring`)",
                 given,
                 reads,
@@ -464,7 +463,7 @@ def _objective(
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
-        raise ValueError("lmdyn cannot tell if the model is causal or masked: set `objective` or `scoring`")
+        raise ValueError("the model may be causal or masked: set `objective` (in observers, `scoring`)")
     return "causal"
 
 
@@ -503,7 +502,7 @@ def _start(
         else:
             log.warning(
                 "the tokenizer puts no token before a text, and has no bos_token, eos_token or cls_token: the first "
-                "piece of each text has no probability. Set `start`"
+                "token of each text has no probability. Set `start`"
             )
     if not start:
         return []
@@ -516,7 +515,7 @@ def _start(
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            "lmdyn masks pieces to score them, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
+            "lmdyn scores masked tokens, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
         )
     return int(tokenizer.mask_token_id)
 
@@ -697,13 +696,13 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     """Warn about pieces and words that have no number, or that of another token."""
     if broken:
         log.warning(
-            "the logits of %d of %d pieces are not finite: the results of these pieces are NaN",
+            "the logits of %d of %d tokens are not finite: the results of these tokens are NaN",
             broken,
             len(encoded.ids),
         )
     if encoded.unknown.any():
         log.warning(
-            "the tokenizer does not know %d of %d pieces: lmdyn gives these pieces the probability of %s",
+            "%d of %d tokens are unknown to the tokenizer: lmdyn gives these tokens the probability of %s",
             encoded.unknown.sum(),
             len(encoded.ids),
             tokenizer.unk_token,
@@ -711,8 +710,8 @@ def _warn(tokenizer: "transformers.PreTrainedTokenizerBase", encoded: EncodedTex
     total = sum(len(text.spelled) for text in encoded.encoded)
     if without := total - sum(len(set(text.words)) for text in encoded.encoded):
         log.warning(
-            "%d of %d words have no surprisal, because no piece begins in these words: the tokenizer drops the words' "
-            "characters, or puts the characters into a piece of the word before",
+            "%d of %d words have no surprisal, because no token begins in these words: the tokenizer drops the words' "
+            "characters, or puts the characters into a token of the word before",
             without,
             total,
         )

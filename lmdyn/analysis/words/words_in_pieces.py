@@ -65,7 +65,7 @@ class PieceTable:
                 table[1, i] = _is_letter(after[0]) or after[0] in _APOSTROPHES
         if not table[0].any():
             raise ValueError(
-                f"none of {len(pieces)} pieces of the tokenizer shows where a word begins: use a tokenizer with Ġ or "
+                f"none of {len(pieces)} tokens of the tokenizer shows where a word begins: use a tokenizer with Ġ or "
                 "▁ before words, ## within words, or whole words"
             )
         return cls(*table)

@@ -228,7 +228,7 @@ class DepthPerformance(Observer):
         found = [t for t in tasks.tasks.values() if t.kind == "regression"]
         if len(found) != 1 or len(found[0].evaluation) != 1:
             raise ValueError(
-                f"{self.name}: expected `tasks` with one regression that has one development set, got "
+                f"{self.name}: expected `tasks` with one regression task, with one development set, got "
                 f"{', '.join(t.name for t in found) or 'none'} in {type(tasks).__name__}: use GlueTasks with STS-B, "
                 "or GrammarTasks with similarity"
             )

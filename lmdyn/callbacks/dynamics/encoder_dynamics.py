@@ -423,7 +423,7 @@ class EncoderDynamics(Observer):
             warn(
                 self.name,
                 f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, above the threshold "
-                f"{self.numerics.threshold:.1e}. lmdyn computes no offsets and iterates the full map. "
+                f"{self.numerics.threshold:.1e}. lmdyn records no synchronization offsets and iterates all tokens. "
                 + _why_unresolved(runs),
             )
         if self.long_term.steps:
@@ -443,7 +443,7 @@ class EncoderDynamics(Observer):
             warn(
                 self.name,
                 f"this observation may take {most / 3600:.1f} hours for {steps:,} steps of {runs.long_sentences} "
-                f"sentences on the full map. Orbits of unknown kind take up to {self.long_term.follow} times as many "
+                f"sentences with all tokens. Orbits of unknown kind take up to {self.long_term.follow} times as many "
                 "steps. Lower `long_term: {steps: …, sentences: …}`",
             )
 

@@ -178,7 +178,7 @@ class Handwriting(Observer):
             raise ValueError(
                 f"{self.name} requires a task of scored pairs of sentences: expected `probe:` as a datamodule with "
                 f"`tasks`, such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` as one of "
-                f"{', '.join(regressions) or 'its regressions'}, got {self.task!r}"
+                f"{', '.join(regressions) or 'its regressions'}, got {repr(self.task) if self.task else 'no `task`'}"
             )
         self.regression = tasks[name]
         for letter in self.letters:
@@ -191,8 +191,8 @@ class Handwriting(Observer):
             if min(numbers) == 0:
                 raise ValueError(
                     f"{self.name}: the {part} set of {name} has {numbers[0]} pairs scored at most {self.low} and "
-                    f"{numbers[1]} scored at least {self.high}, expected pairs of both: change `low` and `high`, or "
-                    "the data"
+                    f"{numbers[1]} scored at least {self.high}: expected at least one pair of each kind. Change "
+                    "`low` and `high`, or pass another `probe`"
                 )
         longest = max(len(e["input_ids"]) for e in (*train, *development))
         self.padded_length = longest if self.max_length is None else self.max_length
@@ -250,7 +250,7 @@ class Handwriting(Observer):
         if times < self.starts + self.lengths - 1:
             warn(
                 self.name,
-                f"at step {step}: the layers differ, so t is a layer: lmdyn leaves out windows beyond t = {times - 1}",
+                f"at step {step}: each t is a layer of this model: lmdyn leaves out windows beyond t = {times - 1}",
             )
         starts, longest = min(self.starts, times), min(self.lengths, times)
         with exact_products():
@@ -304,7 +304,7 @@ class Handwriting(Observer):
         if everywhere := int(all_reduce_sum(torch.tensor(dropped))):
             warn(
                 self.name,
-                f"at step {step}: lmdyn leaves out {part} sentences whose states are not finite ({everywhere})",
+                f"at step {step}: lmdyn leaves out {part} sentences whose states are not finite (number: {everywhere})",
             )
         return sums
 

@@ -68,14 +68,13 @@ def _outline(letter: str, font: str) -> npt.NDArray[np.float64]:
         findfont(properties, fallback_to_default=False)
     except ValueError as error:
         raise ValueError(
-            f"font {font!r} is not installed: install the font, or use a font that matplotlib finds, such as 'DejaVu "
-            "Sans'"
+            f"font {font!r} is not installed: install the font, or use another font, such as 'DejaVu Sans'"
         ) from error
     glyph = TextPath((0, 0), letter, size=100, prop=properties)
     outlines = int((np.asarray(glyph.codes) == glyph.MOVETO).sum())
     if outlines != 1:
         raise ValueError(
-            f"the glyph {letter!r} of {font!r} has {outlines} outlines: choose a letter with one, such as U or S"
+            f"the glyph {letter!r} of {font!r} has {outlines} outlines: choose a letter with one outline, such as U"
         )
     share = np.linspace(0, 1, _PIECES + 1)[1:]
     pieces = []

@@ -365,7 +365,7 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
     if logits.ndim != 3 or logits.shape[:2] != expected:
         raise ValueError(
             f"{type(module).__name__} returns logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
-            "logits (batch, time, classes), one row per label. Pass `forward:`, a function (module, batch) -> logits"
+            "logits (batch, time, classes), one vector per label. Pass `forward:`, a function (module, batch) -> logits"
         )
     of_one = (logits.float().sum(-1) - 1).abs() < 1e-3
     if bool((logits >= 0).all() & of_one.all()):

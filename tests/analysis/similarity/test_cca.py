@@ -177,7 +177,7 @@ class TestRank:
         # of full rank: every correlation would be 1
         full = torch.randn(50, 80, generator=g, dtype=torch.float64)
         for form in (cca, pwcca, lambda a, b: stream(a, b, 7).cca()):
-            with pytest.raises(ValueError, match="keeps 49 directions, but 50 centred samples"):
+            with pytest.raises(ValueError, match="has 49 directions to compare, but 50 centred samples"):
                 form(full, y)
             with pytest.raises(ValueError, match=r"y keeps 49"):
                 form(y, full)

@@ -111,7 +111,7 @@ def test_what_does_not_fit():
     with pytest.raises(ValueError, match="row i of both"):
         covariance.update(x, y[1:])
     covariance.update(x, y)
-    with pytest.raises(ValueError, match=r"\(30, 20\) dimensions, as in earlier samples"):
+    with pytest.raises(ValueError, match=r"dimensions \(30, 20\), as in earlier samples"):
         covariance.update(y, x)
 
 

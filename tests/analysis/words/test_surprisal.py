@@ -203,7 +203,7 @@ def test_what_is_refused(causal, masked, caplog):
         surprisals(model, tokenizer, ["", "  "])
     with pytest.raises(ValueError, match="the tokenizer has no mask_token"):
         surprisals(masked[0], tokenizer, TEXTS)
-    with pytest.raises(ValueError, match=r"the model predicts 20 pieces, got the piece \d+"):
+    with pytest.raises(ValueError, match=r"the model predicts 20 token ids, got \d+"):
         surprisals(nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 20)), tokenizer, TEXTS)
     with pytest.raises(ValueError, match="context must be at least 4"):
         surprisals(model, tokenizer, TEXTS, context=2)
@@ -384,4 +384,4 @@ def test_pieces_whose_logits_are_not_finite_have_no_number(causal, caplog):
             parameter.fill_(torch.nan)
     found = surprisals(model, tokenizer, ["the cat sat on the mat"], objective="causal")
     assert found[["log_probability", "surprisal", "rank", "entropy"]].isna().all(axis=None)
-    assert f"the logits of {len(found)} of {len(found)} pieces are not finite" in caplog.text
+    assert f"the logits of {len(found)} of {len(found)} tokens are not finite" in caplog.text

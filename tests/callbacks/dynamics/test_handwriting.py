@@ -228,7 +228,7 @@ def test_states_that_are_not_finite(tmp_path, caplog):
 def test_what_is_refused(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Model()),
-        ({"toys": Toys(most=0)}, "0 scored at least 4.0, expected pairs of both"),
+        ({"toys": Toys(most=0)}, "0 scored at least 4.0: expected at least one pair of each kind"),
         ({"toys": Toys(names=("CoLA",))}, r"`task` as one of its regressions, got None"),
         ({"toys": Toys(names=("STS-B", "SICK"))}, r"`task` as one of STS-B, SICK, got None"),
         ({"task": "CoLA"}, "got 'CoLA'"),
