@@ -179,6 +179,6 @@ class TestRank:
         for form in (cca, pwcca, lambda a, b: stream(a, b, 7).cca()):
             with pytest.raises(ValueError, match="has 49 directions to compare, but 50 centred samples"):
                 form(full, y)
-            with pytest.raises(ValueError, match=r"y keeps 49"):
+            with pytest.raises(ValueError, match=r"y has 49"):
                 form(y, full)
         assert 0 < svcca(full, y, 0.5) < 1

@@ -297,7 +297,7 @@ def test_scored_as_another_kind_of_model_is_reported(kind, asked, says, caplog):
     else:
         model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=400, intermediate_size=16, **sizes))
     surprisals(model, tokenizer, TEXTS, objective=asked)
-    assert f"scored texts as {asked}, but the model {says} later tokens" in caplog.text
+    assert f"scores texts as {asked}, but the model {says} later tokens" in caplog.text
     caplog.clear()
     surprisals(model, tokenizer, TEXTS, objective={"gpt2": "causal", "bert": "mntp"}[kind])
     assert "but the model" not in caplog.text

@@ -229,8 +229,8 @@ def test_what_is_refused(tmp_path):
     assert_refused(
         lambda **settings: attach(tmp_path, **settings).check_module(Model()),
         ({"toys": Toys(most=0)}, "0 scored at least 4.0: expected at least one pair of each kind"),
-        ({"toys": Toys(names=("CoLA",))}, r"`task` as one of its regressions, got None"),
-        ({"toys": Toys(names=("STS-B", "SICK"))}, r"`task` as one of STS-B, SICK, got None"),
+        ({"toys": Toys(names=("CoLA",))}, r"`task` as one of its regressions, got no `task`"),
+        ({"toys": Toys(names=("STS-B", "SICK"))}, r"`task` as one of STS-B, SICK, got no `task`"),
         ({"task": "CoLA"}, "got 'CoLA'"),
         ({"letters": ("U", "O")}, "has 2 outlines"),
         ({"letters": ("U", "U")}, "expected two different letters"),
