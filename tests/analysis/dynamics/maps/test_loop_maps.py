@@ -429,6 +429,7 @@ def test_a_linear_loop_has_its_exact_exponents():
     torch.testing.assert_close(x + model.b(model.embed(batch["input_ids"])), fixed, rtol=0, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of torch, at its first use
 @pytest.mark.parametrize("build", [RecurrentDepth, lambda: looped_llama(4)])
 def test_derivatives_of_loops_are_those_of_differences(build):
     model, batch = seeded(build).double(), text(2, 5)
