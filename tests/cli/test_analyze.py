@@ -91,7 +91,7 @@ def test_what_is_observed_and_where_is_said_in_the_command(run, tmp_path, capsys
     assert steps("class", str(run), "--only", "LearningCurves", observer="learning_curves") == [0, 2, 4]
     for words, said in (
         ([*few, "--checkpoints", "7"], "selects no checkpoint: choose from the steps 0, 2, 4"),
-        (["--observe", "WeightSpectrum"], "has no observer 'WeightSpectrum', did you mean 'WeightSpectra'?"),
+        (["--observe", "WeightSpectrum"], "unknown observer 'WeightSpectrum', did you mean 'WeightSpectra'?"),
     ):
         with pytest.raises(SystemExit, match="1"):
             main(["analyze", str(run), "--out", str(tmp_path / "none"), *words])

@@ -86,7 +86,7 @@ def lines(capsys):
          "Sparsity: schedule: option 'per_decad' is not accepted, did you mean 'per_decade'?"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"schedule": 5}}]}, [],
          "Sparsity: expected `schedule: {every: …, per_decade: …, at: …, epochs: …, last: …, tokens: …, words: …}` or "
-         "some of these, got 5"),
+         "some of these settings, got 5"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": {"max_tokens": "many"}}]}, [],
          "Sparsity: max_tokens: expected a whole number, got many"),
         ({"callbacks": [{"class_path": "Sparsity", "init_args": 5}]}, [], "Sparsity: expected a mapping"),

@@ -145,7 +145,7 @@ def test_numbers_are_those_of_separate_regressions(tmp_path, caplog, cls, config
     task = observer.regression
     times = 6 if cls is AlbertForPreTraining else 4  # x0 and three layers
     assert values(table, "times") == [times]
-    assert ("so t is a layer" in caplog.text) == (times == 4)
+    assert ("each t is a layer" in caplog.text) == (times == 4)
     length = int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
     sets, kept = [], []
     for examples in (list(task.train), list(task.evaluation[""])):

@@ -109,7 +109,7 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     assert audit["step"].tolist() == list(range(1, N + 1))
     assert audit["digest"].nunique() == N
     # no observation of theirs counts twice
-    made = [int(match[1]) for text in texts if (match := re.search(r"made (\d+) observations", text))]
+    made = [int(match[1]) for text in texts if (match := re.search(r"new observations: (\d+)", text))]
     assert len(made) == WORKERS - KILLED
     assert sum(made) <= 2 * N
     assert not any("dropped" in text for text in texts)
