@@ -26,7 +26,7 @@ def test_ratios_of_means_over_training():
     assert LogRatioOfMeans(A, B, first=True).of([CURVES]).value == pytest.approx(math.log(4.5 / 3.75))
     assert LogRatioOfMeans(A, B, until=0.1).of([CURVES]).value == pytest.approx(math.log(1 / 2))
     assert LogRatioOfMeans(A, B).of([CURVES]).error is None
-    with pytest.raises(NotMeasured, match="nothing in the first"):
+    with pytest.raises(NotMeasured, match=r"no step > 0 until 0[.]01 of training"):
         LogRatioOfMeans(A, B, until=0.01).of([CURVES])
 
 

@@ -329,7 +329,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         (gpt2, {"out": tmp_path / "out"}, "no observer is configured"),
         ("nobody/lm", out, "hub model with --revisions"),
         (named, out, "For model folders with other names, add --checkpoints"),
-        (gpt2, {**out, "revisions": "all"}, "excludes --checkpoints and local files, got"),
+        (gpt2, {**out, "revisions": "all"}, "--revisions is for hub models, not for"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             analyze(subject, **given)

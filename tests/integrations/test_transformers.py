@@ -288,7 +288,7 @@ def test_what_is_missing_is_said(tmp_path):
         model(), arguments(tmp_path), train_dataset=rows(8, 1), eval_dataset=data,
         callbacks=[WatchCallback([LearningCurves()])],
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"has several \(a, b\): pass `probe`"):
+    with pytest.raises(ValueError, match=r"has several eval_datasets \(a, b\): pass `probe`"):
         trainer.train()
 
 

@@ -56,7 +56,9 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
     if not len(singular_values):
         raise ValueError("singular_values is empty: expected at least one singular value")
     if not bool(singular_values.isfinite().all()):
-        raise ValueError("singular_values has NaN or infinity: use a matrix with finite values and squares")
+        raise ValueError(
+            "singular_values has NaN or infinite values: use a matrix with finite values and squares"
+        )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank

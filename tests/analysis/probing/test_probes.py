@@ -162,7 +162,9 @@ class TestControlTask:
         assert with_control.control_accuracy.shape == (3, 3)
         with pytest.raises(ValueError, match="require types"):
             P.diagnostic_probe(*many, train_types=types[0])
-        with pytest.raises(ValueError, match="train_types: no labelled token of task 'a' has a type"):
+        with pytest.raises(
+            ValueError, match="train_types: expected types >= 0 of labelled tokens of task 'a'"
+        ):
             P.diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
 
 

@@ -132,5 +132,5 @@ def test_agreement_is_that_by_the_definition():
     assert pair_agreement([1.0], [2.0]).share == 1
     assert np.isnan(pair_agreement([1.0], [2.0]).kappa)
     assert pair_agreement([0.0], [2.0]).pairs == 0
-    with pytest.raises(ValueError, match="of the same pairs"):
+    with pytest.raises(ValueError, match="first and second of one shape"):
         pair_agreement([1.0], [1.0, 2.0])

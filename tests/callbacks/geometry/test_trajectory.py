@@ -139,7 +139,7 @@ def test_refusals(tmp_path):
         lambda **settings: attach(tmp_path, **settings),
         ({"words": ["17", "W"]}, "tokens of each of `words`, got 0 of 'W'. Choose other `words`"),
         ({"words": ["17", "9"], "min_count": 50}, "at least 50 .*, got 5 of '17', 7 of '9'"),
-        ({"layers": ["semtag"]}, r"no layers semtag"),
+        ({"layers": ["semtag"]}, r"no gold layers semtag"),
         ({"words": 0, "probe": batches()}, "no grouping has two groups of at least 2 tokens"),
         ({"min_count": 99}, "no grouping has two groups of at least 99 tokens"),
         ({"probe": []}, "no grouping has two groups"),

@@ -161,7 +161,7 @@ def test_interdependence_of_open_and_scaffold_is_equation_2(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path):
     observer = ScaffoldRule()
     observer.probe = ScaffoldCorpus(True, K, **SMALL)
-    with pytest.raises(ValueError, match="the tokenizer lacks 22 words"):
+    with pytest.raises(ValueError, match="the tokenizer lacks 22 of 22 words"):
         observer.attach(Run(tmp_path, word_tokenizer({"a": 1})))
     fine = language_model()
     attach(tmp_path).check_module(fine)

@@ -171,7 +171,9 @@ def test_other_epochs_of_a_stream_are_refused(cache):
     with pytest.raises(ValueError, match="48 rows, this run would have 16: set epoch_batches to 12"):
         other.resume(state)
     data = data_of("stream of 4", cache, batch_size=8)
-    with pytest.raises(ValueError, match=r"`readers` is 4, but the saved run .* among 1: set `readers: 1`"):
+    with pytest.raises(
+        ValueError, match=r"`readers` is 4, but the saved run .* among 1 readers: set `readers: 1`"
+    ):
         data.train_dataloader().load_state_dict(state)
     with pytest.raises(ValueError, match="only 1 of 2 readers"):
         two = Ranks("stream", cache, ranks=2)

@@ -201,7 +201,7 @@ def test_what_a_corpus_lacks_is_named():
     with pytest.raises(ValueError, match="tasks: split 'train' has no pos"):
         SpanCorpus(Given(train=bare), tasks=["pos"], pos_layer="upos").setup()
     words = [Sentence(("a",))]
-    with pytest.raises(ValueError, match="no task of spans has annotations"):
+    with pytest.raises(ValueError, match="no span task has annotations"):
         SpanCorpus(Given(train=words)).setup()
     with pytest.raises(ValueError, match="split 'test' of the corpus has no sentence"):
         ready(Given(train=[TRAIN], test=[]), word_tokenizer({"ab": 1}))

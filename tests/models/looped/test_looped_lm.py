@@ -172,7 +172,7 @@ def test_what_is_refused():
         ({"family": "gpt2", "config": {"n_embd": 8, "n_head": 2}}, "GPT2Model has no"),
         (
             {"family": "mistral", "config": {**SIZES, "sliding_window": 4}},
-            "has layers without full attention: set `family`",
+            "has layers without full attention: set another `family`",
         ),
     )
     assert_refused(model(), (torch.zeros(1, 17, dtype=torch.long), "longer than the model's 16 positions"))
