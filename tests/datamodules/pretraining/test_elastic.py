@@ -175,7 +175,7 @@ def test_other_epochs_of_a_stream_are_refused(cache):
         ValueError, match=r"`readers` is 4, but the saved run .* among 1 readers: set `readers: 1`"
     ):
         data.train_dataloader().load_state_dict(state)
-    with pytest.raises(ValueError, match="only 1 of 2 readers"):
+    with pytest.raises(ValueError, match="state of 1 of 2 readers"):
         two = Ranks("stream", cache, ranks=2)
         two.updates(1)
         two.loaders[1].load_state_dict(two.loaders[0].state_dict())
