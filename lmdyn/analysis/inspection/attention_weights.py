@@ -107,8 +107,10 @@ def _fused_weights(
     Scores of half precision are computed in float32, as within the fused attention.
     """
     kind = query.device.type
-    if torch.is_autocast_enabled(kind):  # the call casts its arguments
-        query, key = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key))
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        # the call casts its arguments, except float64
+        cast = torch.get_autocast_dtype(kind)
+        query, key = (x if x.dtype == torch.float64 else x.to(cast) for x in (query, key))
     if query.dtype in (torch.float16, torch.bfloat16):
         mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
         with torch.autocast(kind, enabled=False):

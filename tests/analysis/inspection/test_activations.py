@@ -325,6 +325,11 @@ def test_attention_after_an_error_within_is_that_of_the_module_that_goes_on():
     torch.testing.assert_close(weights, (x @ x.mT / 8**0.5).softmax(-1))
 
 
+class Fused(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x).flatten(1, 2)
+
+
 class Autocast(nn.Module):
     """Attention within the module's own autocast, whose query is not of the key's precision."""
 
@@ -341,6 +346,29 @@ def test_weights_within_autocast_are_those_of_what_the_call_reads():
     read = x.bfloat16().float()
     torch.testing.assert_close(weights, (read @ read.mT / 8**0.5).softmax(-1))
     torch.testing.assert_close(output.float(), weights @ read, rtol=0.02, atol=0.02)
+
+
+def test_weights_of_float64_within_autocast_are_in_float64():
+    class Double(nn.Module):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return F.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(2, 2, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with capture(module := Double(), {}, attention_sites={"a": ""}) as seen:
+        output = module(x)
+        weights = seen.attentions["a"]
+    assert weights.dtype == torch.float64
+    torch.testing.assert_close(weights, (x @ x.mT / 8**0.5).softmax(-1))
+    torch.testing.assert_close(output, weights @ x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_on_meta_have_their_shape(dtype):
+    seen, x = [], torch.empty(2, 2, 5, 8, device="meta", dtype=dtype)
+    with watch_attention([model := Fused()], lambda m, output, weights, within: seen.extend(within)):
+        model(x)
+    assert [tuple(weights.shape) for weights in seen] == [(2, 2, 5, 5)]
 
 
 def test_a_call_of_one_sequence_without_batch_goes_on_without_weights():
