@@ -325,7 +325,9 @@ def capture(
                     "through"
                 )
             weights = weights.detach()
-            seen._attentions[name].append(_Captured(weights if read is None else read(name, weights)))
+            with torch.autocast(weights.device.type, enabled=False):  # that of the model's own forward
+                kept = weights if read is None else read(name, weights)
+            seen._attentions[name].append(_Captured(kept))
 
     with ExitStack() as stack:
         if attention_modules:

@@ -380,11 +380,14 @@ def probe_pass(
     read = Reader(module, forward)
     gradients = any(w.gradients for w in watches)
     batch: Batch = {}
+    before: int | None = None
+
+    def receives(w: Watch) -> bool:
+        return before is not None and (w.max_tokens is None or before < w.max_tokens)
 
     def of_watches(path: str, weights: Tensor) -> tuple[Any, ...]:
-        return tuple(
-            w.read(batch, path, weights) if path in w.attention_sites.values() else None for w in watches
-        )
+        wanted = [w if receives(w) and path in w.attention_sites.values() else None for w in watches]
+        return tuple(w and w.read(batch, path, weights) for w in wanted)
 
     sites, attention_sites = (
         {path: path for paths in of for path in paths.values()}
@@ -414,7 +417,7 @@ def probe_pass(
             )  # fmt: skip
             with torch.no_grad():
                 for i, watch in enumerate(watches):
-                    if watch.max_tokens is not None and before >= watch.max_tokens:
+                    if not receives(watch):
                         continue
                     attentions = _named(whole.attentions, watch.attention_sites)
                     view = replace(

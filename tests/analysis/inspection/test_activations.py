@@ -348,6 +348,16 @@ def test_weights_within_autocast_are_those_of_what_the_call_reads():
     torch.testing.assert_close(output.float(), weights @ read, rtol=0.02, atol=0.02)
 
 
+def test_weights_are_read_outside_of_the_model_s_autocast():
+    def read(_, weights):
+        assert not torch.is_autocast_enabled("cpu")
+        return weights @ weights
+
+    with capture(module := Autocast(), {}, attention_sites={"a": ""}, read=read) as seen:
+        module(torch.randn(2, 2, 5, 8))
+        assert seen.attentions["a"].dtype == torch.float32
+
+
 def test_weights_of_float64_within_autocast_are_in_float64():
     class Double(nn.Module):
         def forward(self, x):

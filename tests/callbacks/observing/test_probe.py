@@ -160,6 +160,10 @@ def test_weights_are_read_as_they_arise_and_not_kept():
         probe,
         [whole, Watch(reader.consumer, attention_sites=sites, read=lambda *of: of[2].sum((0, 2)))],
     )
+    reads = []
+    few = Watch(Kept(), attention_sites=sites, max_tokens=1, read=lambda *of: reads.append(of[1]))
+    probe_pass(module, ProbeSet([*probe.batches()] * 3), [few, whole])
+    assert reads == ["attention"] * 2  # the two runs of its one batch
     for name, weights in whole.consumer.found.items():
         assert torch.equal(weights.sum((0, 2)), alone[name])
         assert torch.equal(weights.sum((0, 2)), reader.consumer.found[name])
