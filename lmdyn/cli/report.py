@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from lmdyn.callbacks.observing.drawing.sentences import Finding, finding
 from lmdyn.callbacks.observing.figures import MOST_STEPS
 from lmdyn.cli.pages.chart_data import MOST_VALUES
 from lmdyn.cli.pages.drawn_observations import DrawnObservations, drawn_observations
@@ -22,13 +23,13 @@ from lmdyn.cli.pages.observer_section import (
     DrawnSection,
     Find,
     ObserverSection,
+    card,
     data_of,
     draw_parts,
     figure_rows,
     known_observer,
 )
 from lmdyn.cli.pages.overview import conditions, facts_table, final_table, known_facts, run_names, trained
-from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file

@@ -44,15 +44,15 @@ def has_attribute(owner: object, name: str) -> bool:
     return True
 
 
-def read_attribute(owner: object, name: str, default: Any = None) -> Any:
-    """Return the attribute, or ``default`` if there is none; unlike ``getattr``, do not hide errors inside a property.
+def read_attribute(owner: object, name: str) -> Any:
+    """Return the attribute, or None if there is none; unlike ``getattr``, do not hide errors inside a property.
 
     Example:
         >>> read_attribute([], "tokenizer") is None
         True
     """
     if not has_attribute(owner, name):
-        return default
+        return None
     found = inspect.getattr_static(owner, name, None)
     if isinstance(found, (property, cached_property)):
         # an AttributeError here belongs to the property: plain access would then call __getattr__ of an nn.Module
@@ -60,15 +60,14 @@ def read_attribute(owner: object, name: str, default: Any = None) -> Any:
     return getattr(owner, name)
 
 
-def nearest(name: str, names: Iterable[str], number: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return the ``names`` most similar to ``name``, ignoring case, in descending order of similarity.
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return the three ``names`` most similar to ``name``, ignoring case, in descending order of similarity.
 
     Names that are much less similar than the first one are left out.
 
     Args:
         name: name that was typed.
         names: existing names.
-        number: maximum number of results.
         cutoff: minimum similarity, from 0 to 1: twice the number of common characters over the characters of both, see
             :meth:`difflib.SequenceMatcher.ratio`.
 
@@ -82,7 +81,7 @@ def nearest(name: str, names: Iterable[str], number: int = 3, cutoff: float = 0.
     """
     ratios = _ratios(name, names)
     least = max(cutoff, max(ratios.values(), default=0.0) - 0.05)
-    return [there for there, ratio in ratios.items() if ratio >= least][:number]
+    return [there for there, ratio in ratios.items() if ratio >= least][:3]
 
 
 def _ratios(name: str, names: Iterable[str]) -> dict[str, float]:

@@ -6,14 +6,15 @@ import scipy
 
 __all__ = ["correlation_interval", "share_interval"]
 
+_Z = float(scipy.special.ndtri(0.975))
 
-def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute Fisher's interval of a correlation of n pairs: tanh(artanh r ± z / √(n − 3)).
+
+def correlation_interval(r: float | int, n: int) -> tuple[float, float]:
+    """Compute Fisher's 95 % interval of a correlation of n pairs: tanh(artanh r ± z / √(n − 3)).
 
     Args:
         r: Pearson's correlation, -1 to 1; for a rank correlation, the interval is slightly too narrow.
         n: number of pairs, more than 3.
-        confidence: confidence level of the interval.
 
     Raises:
         ValueError: if r is not a correlation, or if there are too few pairs.
@@ -24,25 +25,22 @@ def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tu
         >>> [round(end, 3) for end in correlation_interval(0.5, 28)]
         [0.156, 0.736]
     """
-    if not (-1 <= r <= 1 and n > 3 and 0 < confidence < 1):
-        raise ValueError(
-            f"expected a correlation r, n > 3 and 0 < confidence < 1, got r={r}, n={n} and confidence={confidence}"
-        )
+    if not (-1 <= r <= 1 and n > 3):
+        raise ValueError(f"expected a correlation r and n > 3, got r={r} and n={n}")
     if abs(r) == 1:
         return r, r
-    half = float(scipy.special.ndtri(0.5 + confidence / 2)) / math.sqrt(n - 3)
+    half = _Z / math.sqrt(n - 3)
     return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
-def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute Wilson's interval of a share of n independent cases, such as an accuracy.
+def share_interval(p: float | int, n: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % interval of a share of n independent cases, such as an accuracy.
 
-    With z the quantile of the normal distribution: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
+    With z the 97.5 % quantile of the normal distribution: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
 
     Args:
         p: the share, 0 to 1.
         n: number of cases.
-        confidence: confidence level of the interval.
 
     Raises:
         ValueError: if p is not a share, or if there are no cases.
@@ -53,10 +51,8 @@ def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[fl
         >>> [round(end, 3) for end in share_interval(0.9, 100)]
         [0.826, 0.945]
     """
-    if not (0 <= p <= 1 and n > 0 and 0 < confidence < 1):
-        raise ValueError(
-            f"expected a share p, n > 0 and 0 < confidence < 1, got p={p}, n={n} and confidence={confidence}"
-        )
-    z2 = float(scipy.special.ndtri(0.5 + confidence / 2)) ** 2
-    middle, half = p + z2 / (2 * n), math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))
-    return max((middle - half) / (1 + z2 / n), 0.0), min((middle + half) / (1 + z2 / n), 1.0)
+    if not (0 <= p <= 1 and n > 0):
+        raise ValueError(f"expected a share p and n > 0, got p={p} and n={n}")
+    z2 = _Z**2 / n
+    middle, half = p + z2 / 2, math.sqrt(z2 * (p * (1 - p) + z2 / 4))
+    return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)

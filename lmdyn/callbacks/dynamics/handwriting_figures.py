@@ -55,7 +55,7 @@ def _letters(runs: Mapping[str, DataFrame]) -> Figure:
     drawn = pd.concat(runs.values())
     letters = drawn.loc[drawn["quantity"].eq("target_path"), "letter"].astype(str).unique()
     number, most = len(runs) * len(letters), len(letters)
-    panels = fig.new_panels(number, 2.8, 3.2, most=most, margin=(0.6, 0), fixed=True)
+    panels = fig.new_panels(number, 2.8, 3.2, most=most, margin=(0.6, 0))
     for line, (label, rows) in zip(panels.grid, runs.items(), strict=True):
         for ax, letter in zip(line, letters, strict=True):
             for quantity, look in (("path", {}), ("target_path", {"color": "0.5", "lw": 0.8, "zorder": 0})):

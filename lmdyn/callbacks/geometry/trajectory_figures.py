@@ -91,7 +91,7 @@ def _draw(
     notes: Iterable[str] = repeat(""),
 ) -> Figure:
     steps = table.columns.unique("step")
-    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=(1.1 * any(parents), 0.6), fixed=True)
+    panels = fig.new_panels(len(steps), 2.6, 2.75, most=4, margin=(1.1 * any(parents), 0.6))
     size = 1.25 * float(points.abs().max()) or 1.0
     looks = fig.line_styles(parents.unique())
     labels = []

@@ -61,8 +61,8 @@ def count_types(probe: Any, key: str, enough: int, least: int = 1, leave_out: Se
     return found
 
 
-def count_labels(probe: Any, keys: Sequence[str], most: int | None = None) -> dict[str, Tensor]:
-    """Count the tokens with each label, by key, in the first ``most`` tokens; empty for keys in no batch.
+def count_labels(probe: Any, keys: Sequence[str]) -> dict[str, Tensor]:
+    """Count the tokens with each label, by key; empty for keys in no batch.
 
     Example:
         >>> from lmdyn.callbacks.observing.probe import ProbeSet
@@ -71,15 +71,11 @@ def count_labels(probe: Any, keys: Sequence[str], most: int | None = None) -> di
         {'upos': tensor([0, 2]), 'topic': tensor([], dtype=torch.int64)}
     """
     counts = {key: torch.zeros(0, dtype=torch.int64) for key in keys}
-    tokens = 0
     for batch in probe.batches():
         for key in keys:
             labels = batch.get(key)
             if isinstance(labels, Tensor) and bool((labels >= 0).any()):
                 counts[key] = add_counts(counts[key], labels[labels >= 0].flatten().cpu())
-        tokens += int(_mask(batch).sum())
-        if most is not None and tokens >= most:
-            break
     return counts
 
 

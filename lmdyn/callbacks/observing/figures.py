@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -13,11 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation
 from pandas import DataFrame
 
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, label_points
@@ -35,7 +32,6 @@ __all__ = [
     "PlainTextFigure",
     "draw_band",
     "draw_lines",
-    "for_cards",
     "from_zero",
     "in_style",
     "label_points",
@@ -71,21 +67,7 @@ _MOST_NAMES = 12  # in a column of a legend with two columns
 _LONG_NAME = 24  # letters; a legend with such a name has one column
 _MOST_TICKS = 5  # intervals of a vertical axis: each tick takes as long as several lines
 _WIDEST = 11.5  # inches of a grid of panels: in wider ones, letters are too small in a report
-_CARD = 350  # pixels of a TensorBoard card, which shows of a wider image every n-th pixel
-_LEAST = 55.0  # dots per inch at which letters are readable
 _MOST_DOTS = 200  # per line: more look like a thicker line, and increase the time and size of an SVG
-
-_for_cards = ContextVar("_for_cards", default=False)
-
-
-@contextmanager
-def for_cards() -> Iterator[None]:
-    """Create and render figures for TensorBoard's narrow cards: panels and legends below each other."""
-    before = _for_cards.set(True)
-    try:
-        yield
-    finally:
-        _for_cards.reset(before)
 
 
 @in_style
@@ -113,8 +95,7 @@ class Panels:
 
     def legend(self, *, of_all: bool = False, **legend: Any) -> None:
         """Add one :func:`outer_legend` for the top right panel's lines, or for those of all panels."""
-        at = self.grid[(self.number - 1) // self.grid.shape[1], 0] if _for_cards.get() else self.grid[0, -1]
-        outer_legend(at, of=list(self) if of_all else (self.grid[0, -1],), **legend)
+        outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
 
 
 @in_style
@@ -125,8 +106,6 @@ def new_panels(
     *,
     most: int = 3,
     margin: tuple[float, float] = (0.0, 0.0),
-    fixed: bool = False,
-    within: SubFigure | None = None,
     **subplots: Any,
 ) -> Panels:
     """Create a figure of ``number`` panels in rows of ``most``; unused positions stay empty.
@@ -137,24 +116,20 @@ def new_panels(
         height: height of each, inches.
         most: panels per row.
         margin: added to the width and to the height of the whole, for legends.
-        fixed: whether rows are kept :func:`for_cards`, which otherwise have one panel each.
-        within: existing subfigure to draw in; None creates a figure.
         **subplots: see :meth:`matplotlib.figure.Figure.subplots`.
     """
-    if _for_cards.get() and not fixed and within is None:
-        most, margin = 1, (0.0, margin[1])
     columns = max(1, min(most, number))
     rows = max(1, -(-number // columns))
     width = min(width, (_WIDEST - margin[0]) / columns)
-    place = within or PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
-    grid = place.subplots(rows, columns, squeeze=False, **subplots)
+    figure = PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
+    grid = figure.subplots(rows, columns, squeeze=False, **subplots)
     for ax in grid.flat[:number]:
         ax.yaxis.get_major_locator().set_params(nbins=_MOST_TICKS)
     for ax in grid.flat[number:]:
         ax.set_axis_off()
     if number == 0:
         say_why_empty(grid[0, 0], "no values")
-    return Panels(place.figure, grid, number)
+    return Panels(figure, grid, number)
 
 
 def from_zero(axes: Axes, top: float | None = None) -> None:
@@ -203,32 +178,15 @@ def show_heads(axes: Axes, rows: DataFrame, sites: Sequence[str], label: str = "
 
 @in_style
 def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) -> None:
-    """Add a legend to the right of ``axes``: each line of ``of`` (default: ``axes`` itself) once, by its label.
-
-    :func:`for_cards`, it is below them, and makes the figure higher.
-    """
+    """Add a legend to the right of ``axes``: each line of ``of`` (default: ``axes`` itself) once, by its label."""
     entries = {str(handle.get_label()): handle for panel in of or (axes,) for handle in _labelled(panel)}
     longest = max(map(len, entries), default=0)
     if not entries:
         return
-    if not _for_cards.get():
-        most = _MOST_NAMES if longest < _LONG_NAME else 2 * _MOST_NAMES
-        axes.legend(
-            entries.values(), entries.keys(), title=title, ncols=-(-len(entries) // most),
-            loc="center left", bbox_to_anchor=(1.0, 0.5),
-        )  # fmt: skip
-        return
-    figure: Any = axes.get_figure(root=True)
-    columns = max(1, min(len(entries), int((figure.get_figwidth() - 0.7) / (0.55 + 0.075 * longest))))
-    lines = -(-len(entries) // columns) + (title is not None)
-    figure.set_figheight(figure.get_figheight() + 0.18 * lines + 0.1)
-    ticks = getattr(axes.xaxis.get_major_formatter(), "lines", 1)
-    ticks = ticks if axes.xaxis.get_tick_params().get("labelbottom", True) else 0
-    below = 0.08 + 0.17 * (ticks + len(axes.get_xlabel().splitlines()))  # inches
-    place = axes.transAxes + ScaledTranslation(0, -below, figure.dpi_scale_trans)
+    most = _MOST_NAMES if longest < _LONG_NAME else 2 * _MOST_NAMES
     axes.legend(
-        entries.values(), entries.keys(), title=title, ncols=columns,
-        loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, borderaxespad=0,
+        entries.values(), entries.keys(), title=title, ncols=-(-len(entries) // most),
+        loc="center left", bbox_to_anchor=(1.0, 0.5),
     )  # fmt: skip
 
 
@@ -266,9 +224,9 @@ def site_styles(sites: Sequence[Any]) -> dict[Any, dict[str, Any]]:
     return line_styles(sites) if len(sites) <= MOST_LINES else shades(sites)
 
 
-def shades(names: Sequence[Any], first: float = 0.0, last: float = 0.9) -> dict[Any, dict[str, Any]]:
-    """Return a colour for each name of an ordered series; ``first`` and ``last`` are brightnesses from 0 to 1."""
-    colours = mpl.colormaps["viridis"](np.linspace(first, last, len(names)))
+def shades(names: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """Return a colour for each name of an ordered series, from dark to light."""
+    colours = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(names)))
     return {name: {"color": colour} for name, colour in zip(names, colours, strict=True)}
 
 
@@ -355,13 +313,10 @@ def of_run(run: str, name: str, several: bool) -> str:
 
 
 def pixels(figure: Figure) -> np.ndarray[Any, Any]:
-    """Render a figure once, as (height, width, 3) bytes: :func:`for_cards` as wide as these, if it stays readable."""
+    """Render a figure once, as (height, width, 3) bytes."""
     for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
         if not axis.get_label_text():
             axis.set_label_coords(0, 0)  # else the boxes of all ticks decide where nothing is written
-    resolution = _CARD / figure.get_figwidth()
-    if _for_cards.get() and _LEAST <= resolution < figure.dpi:
-        figure.set_dpi(resolution)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -6,20 +6,24 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import pandas as pd
+import pyarrow.compute as pc
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.drawing.named_charts import scalar_tags
+from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
+from lmdyn.callbacks.observing.drawing.sentences import Finding, finding
 from lmdyn.callbacks.observing.drawing.step_axis import unit_of
+from lmdyn.callbacks.observing.drawing.summary_picture import summary_picture
 from lmdyn.callbacks.observing.drawing.tensorboard_lines import lines_of
-from lmdyn.callbacks.observing.figures import MOST_STEPS, for_cards, pixels, spread_out
+from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
 from lmdyn.callbacks.training.lightning_internals import logged_name
+from lmdyn.runs.schema import declarations
 
 __all__ = [
     "LiveFigures",
@@ -77,13 +81,26 @@ def draw(observer: Any, loggers: Sequence[Any], step: int) -> None:
         observations = observer.store.read(
             steps=frozenset(drawn), where=rows(drawn) if callable(rows) else rows
         )
-        for kind in (True, False):
-            chosen = [logger for logger in loggers if takes_images(logger) and has_cards(logger) == kind]
-            with for_cards() if kind else nullcontext(), unit_of(observations):
-                figures = observer.figures(observations, observer.settings) if chosen else {}
-                for name, figure in figures.items():
-                    with _survived(observer, f"figure {name!r}"):
-                        log_figure(chosen, f"{observer.name}/figures/{name}", figure, step)
+        pictured = [logger for logger in loggers if takes_images(logger)]
+        with unit_of(observations):
+            for name, figure in observer.figures(observations, observer.settings).items():
+                with _survived(observer, f"figure {name!r}"):
+                    log_figure(pictured, f"{observer.name}/figures/{name}", figure, step)
+            cards = list(filter(has_cards, pictured))
+            if cards and (found := _found(observer, drawn)):
+                log_figure(cards, f"_summary/{observer.name}", summary_picture(found), step)
+
+
+def _found(observer: Any, steps: Sequence[int]) -> Finding | None:
+    """Return what an observer found, from the rows of the quantity that comes first."""
+
+    def scalars(of: Sequence[int], where: Any = None) -> Any:
+        table = observer.store.read(steps=frozenset(of), where=where)
+        return table[observer.is_scalar(table)]
+
+    recorded = declarations(observer)
+    first = next(named_charts(scalars(steps[-1:]), recorded), None)
+    return finding(scalars(steps, pc.field("quantity") == first.quantity), recorded) if first else None
 
 
 @contextmanager

@@ -31,9 +31,7 @@ def rescaled_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     return figures
 
 
-def half_steps(
-    observations: pd.DataFrame, quantity: str, by: str, least: float = LEAST
-) -> "pd.Series[float]":
+def half_steps(observations: pd.DataFrame, quantity: str, by: str) -> "pd.Series[float]":
     """Return the step at which each group reaches half of its last accuracy, in increasing order.
 
     Groups that were not learned have NaN and come last.
@@ -42,11 +40,10 @@ def half_steps(
         observations: observations of ``TokenLearning``, of one run.
         quantity: ``reconstruction`` or ``prediction``.
         by: a grouping; empty for all words.
-        least: see :func:`~lmdyn.analysis.words.learning_order.learning_order`.
     """
     table = wide(select(observations, quantity=quantity, by=by), "group", sort=False)
     steps = torch.from_numpy(table.index.to_numpy(dtype="int64").copy())
-    reached = learning_order(steps, torch.from_numpy(table.to_numpy(dtype="float64").copy()), least=least)
+    reached = learning_order(steps, torch.from_numpy(table.to_numpy(dtype="float64").copy()), least=LEAST)
     return pd.Series(reached.numpy(), index=table.columns).sort_values(kind="stable", na_position="last")
 
 

@@ -31,7 +31,7 @@ def chart_data(
         scalars: tidy rows; of several with the same step, quantity, site and groups the last one counts.
         recorded: declarations of the quantities, for the axes.
         most: maximum number of values.
-        begin: what the chart shows at first, see :class:`~lmdyn.cli.pages.sentences.Finding`.
+        begin: what the chart shows at first, see :class:`~lmdyn.callbacks.observing.drawing.sentences.Finding`.
 
     Returns:
         ``columns`` (quantity, site, group columns), ``levels`` (the values of each column), ``numeric`` (columns of

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pandas import DataFrame
 
+from lmdyn.callbacks.observing.drawing.sentences import Finding, finding
 from lmdyn.callbacks.observing.drawing.step_axis import unit_of
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
@@ -21,7 +22,6 @@ from lmdyn.cli.pages.chart_data import MOST_VALUES, chart_data
 from lmdyn.cli.pages.drawn_observations import DrawnObservations
 from lmdyn.cli.pages.final_numbers import FinalNumber, final_numbers
 from lmdyn.cli.pages.html_parts import csv_table, file_beside, html_table, part, picture
-from lmdyn.cli.pages.sentences import Finding, card, finding
 from lmdyn.cli.parsing.errors import of_users_code
 from lmdyn.cli.recorded_observers import UnknownObserverError
 from lmdyn.runs.schema import Quantity, declarations, select, step_unit
@@ -99,6 +99,13 @@ def figure_rows(observer: type[Observer]) -> Any:
 def data_of(name: str) -> str:
     """Return the id of the script element with the data of a section's chart."""
     return f"data of {name}"
+
+
+def card(anchor: str, observer: str, found: Finding | None, chart: str, more: str = "") -> str:
+    """Return an observer's part of a page: its name in words, the finding, the chart, and what is folded."""
+    title = observer.replace("_", " ")
+    said = (found.sentence, found.of.meaning if found.of else "") if found else ("", "")
+    return part("card", anchor, observer, title[0].upper() + title[1:], *said, chart, more)
 
 
 @dataclass

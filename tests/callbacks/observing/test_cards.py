@@ -1,43 +1,73 @@
-"""Figures for TensorBoard's cards: panels below each other, as wide as a card."""
+"""Figures for loggers of images: the same for all, and for TensorBoard a picture of what was found."""
 
 from types import SimpleNamespace
 
 import pandas as pd
+import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmdyn.callbacks.observing.figures import for_cards, new_panels, pixels
+from lmdyn.callbacks.observing.drawing.sentences import finding
+from lmdyn.callbacks.observing.drawing.summary_picture import summary_picture
+from lmdyn.callbacks.observing.figures import new_panels
 from lmdyn.callbacks.observing.loggers import draw
+from lmdyn.runs.schema import Quantity
+
+ACCURACY = Quantity("accuracy", "A share.", "share", low=0.0, high=1.0, better="higher", headline=True)
+ROWS = pd.DataFrame(
+    [
+        (step, "accuracy", "", group, value)
+        for group, values in {"": [0.0, 0.2, 0.4], "NOUN": [0.0, 0.1, 0.3], "DET": [0.0, 0.5, 0.5]}.items()
+        for step, value in zip([0, 10, 100], values, strict=True)
+    ],
+    columns=["step", "quantity", "site", "upos", "value"],
+)
 
 
 class Images(CSVLogger):
     """Takes images as they are."""
 
-    shapes: list = []
+    shapes: dict = {}
 
     def log_image(self, key, images, step=None):
-        self.shapes.append(images[0].shape[:2])
+        self.shapes[key] = images[0].shape[:2]
 
 
 class Observed:
     """What `draw` reads of an observer."""
 
-    name, log_figures, figure_rows, settings = "a", True, None, {}
-    store = SimpleNamespace(steps=lambda: [1], read=lambda **_: pd.DataFrame())
+    name, log_figures, figure_rows, settings, quantities = "a", True, None, {}, (ACCURACY,)
+    store = SimpleNamespace(steps=lambda: [0, 10, 100], read=lambda **_: ROWS)
 
     @staticmethod
     def figures(observations, settings):
         return {"b": new_panels(2, 4.0, 3.0).figure}
 
+    @staticmethod
+    def is_scalar(table):
+        return pd.Series(True, table.index)
 
-def test_other_loggers_get_the_whole_figure(tmp_path):
+
+def test_tensorboard_shows_the_finding_first_in_the_form_of_a_card(tmp_path):
     tensorboard, images = TensorBoardLogger(tmp_path, "tb"), Images(tmp_path, "images")
-    draw(Observed(), [tensorboard, images], 1)
+    draw(Observed(), [tensorboard, images], 100)
     tensorboard.finalize("success")
-    (event,) = EventAccumulator(tensorboard.log_dir).Reload().Images("a/figures/b")
-    assert event.width == 350
-    assert event.height > 400
-    assert images.shapes == [(330, 880)]
-    with for_cards():
-        height, width = pixels(new_panels(2, 4.0, 3.0, fixed=True).figure).shape[:2]
-        assert width > height  # beside each other
+    events = EventAccumulator(tensorboard.log_dir).Reload()
+    sizes = {
+        tag: (events.Images(tag)[0].height, events.Images(tag)[0].width) for tag in events.Tags()["images"]
+    }
+    assert sizes == {"_summary/a": (201, 360), "a/figures/b": (330, 880)}
+    assert images.shapes == {"a/figures/b": (330, 880)}
+
+
+def test_the_picture_has_the_sentences_and_the_lines_that_change_most():
+    found = finding(ROWS, [ACCURACY])
+    figure = summary_picture(found)
+    assert figure.get_suptitle().replace("\n", " ") == found.sentence
+    (axes,) = figure.axes
+    assert {line.get_label(): line.get_ydata()[-1] for line in axes.lines} == {
+        "determiners": pytest.approx(0.5),
+        "nouns": pytest.approx(0.3),
+        "over everything": pytest.approx(0.4),
+    }
+    assert axes.get_title(loc="left") == "accuracy (share)"

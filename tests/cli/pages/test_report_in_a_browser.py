@@ -144,7 +144,7 @@ def test_levels_are_chosen_whatever_they_are_called(visit):
     page = visit("one")
     shown = names(page)
     assert len(shown) == 8  # of 12
-    assert set(shown) < {value_words("upos", tag) for tag in (*TAGS, HOSTILE)}
+    assert set(shown) < {"over everything", *(value_words("upos", tag) for tag in (*TAGS, HOSTILE))}
     choose(page, "of_upos", f"={HOSTILE}")
     assert set(drawn(page)["upos"]) == {HOSTILE}
     assert str(Path.cwd()) not in page.content()

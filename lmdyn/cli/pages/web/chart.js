@@ -26,6 +26,7 @@
 
   // ------------------------------------------------------------------ data
 
+  const ofGroup = (line) => [...line.of.values()].some((level) => level !== "");
   const identity = (line, quantity) => JSON.stringify([line.run, quantity, ...line.of.values()]);
 
   // One line for each quantity, site, group and run, with what tells lines apart by column.
@@ -207,6 +208,8 @@
       this.controls.textContent = "";
       this.choice("quantity", "quantity", data.names.map((name) => [name, data.quantities.get(name).words, name]), state.quantity, set("quantity"));
       let lines = data.lines.filter((line) => line.quantity === state.quantity);
+      const whole = (line) => line.quantity === state.quantity && !ofGroup(line);
+      let several = false;
       for (const column of data.columns) {
         const levels = unique(lines.map((line) => line.of.get(column)));
         if (levels.length < 2) continue;
@@ -221,9 +224,11 @@
         if (!options.some(([code]) => code === filter))
           filter = column === "site" && named.length > 1 ? "*" : options[0][0];
         this.choice(`of_${column}`, words, options, filter, (value) => this.filters.set(column, value));
+        several ||= filter === "*";
         if (filter === "mean") lines = averagedOver(lines.filter((line) => line.of.get(column) !== ""), column);
         else lines = lines.filter((line) => (filter === "*" ? line.of.get(column) : `=${line.of.get(column)}` === filter));
       }
+      if (several) lines.push(...data.lines.filter(whole));
       if (this.runs.length > 1) {
         const options = [["each", "each"], ...this.runs.map((run) => [`=${run}`, run])];
         if (new Set(data.lines.map((line) => line.condition)).size < this.runs.length)
@@ -242,19 +247,19 @@
       const { data, state } = this;
       const lines = this.chosen();
       const { words, meaning, better } = data.quantities.get(state.quantity);
-      const telling = data.columns.filter((column) => unique(lines.map((line) => line.of.get(column))).length > 1);
+      const telling = data.columns.filter((column) => unique(lines.filter(ofGroup).map((line) => line.of.get(column))).length > 1);
       const several = unique(lines.map((line) => line.run)).length > 1;
       this.lines = lines.map((line) => {
         const columns = telling.filter((column) => line.of.get(column) !== "");
         const parts = unique(columns.map((column) => this.level(column, line.of.get(column))).filter((word) => word));
-        const name = [...parts, ...(several ? [line.run] : [])].join(" · ") || line.run || words;
+        const name = [...parts, ...(several ? [line.run] : [])].join(" · ") || line.run || (telling.length ? "over everything" : words);
         const raw = columns.map((column) => `${column}=${line.of.get(column)}`).join(", ");
         return { ...line, name, raw, band: line.band ?? recordedBand(line, data) };
       });
       const alike = (line) => this.lines.filter((one) => one.name === line.name).length > 1;
       for (const [line, same] of this.lines.map((one) => [one, alike(one)])) if (same) line.name = `${line.name} (${line.raw})`;
       if (this.lines.length > MOST_LINES) { // those that change most are shown, with the highest at the end first
-        const moved = (line) => ends(line.values.filter(known)).reduce((low, high) => high - low);
+        const moved = (line) => !ofGroup(line) * 1e9 + ends(line.values.filter(known)).reduce((low, high) => high - low);
         const last = (line) => line.values.findLast(known) ?? -Infinity;
         const most = [...this.lines].sort((a, b) => moved(b) - moved(a));
         this.lines = [...most.slice(0, MOST_LINES).sort((a, b) => last(b) - last(a)), ...most.slice(MOST_LINES)];

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.cli.pages.sentences import finding
+from lmdyn.callbacks.observing.drawing.sentences import finding
 from lmdyn.runs.schema import Quantity
 
 ACCURACY = Quantity("accuracy", "A share.", "share", low=0.0, high=1.0, better="higher", headline=True)
@@ -36,9 +36,9 @@ def test_who_is_learned_first_and_last_and_the_ends():
         pd.concat([curves("norm", {"": [5.0, 4.0, 3.0, 2.0]}), curves("accuracy", LEARNED)]), [NORM, ACCURACY]
     )
     assert found.sentence == (
-        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, and made half of this change by step 100. Among lines "
-        "with a quarter of the largest gain or more, half of the change is complete first for determiners "
-        "(by step 10), and last for adverbs and nouns (by step 1,000). The value is highest for "
+        "Accuracy rose from 0 at step 0 to 0.4 at step 1,000, and kept at least half of this change from step 100 on. "
+        "Among lines with a quarter of the largest gain or more, half of the change is reached and kept first for "
+        "determiners (from step 10 on), and last for adverbs and nouns (from step 1,000 on). The value is highest for "
         "determiners (0.6) and lowest for other words (0.01) at step 1,000."
     )
     assert found.begin == {"quantity": "accuracy", "filters": {"site": "=", "upos": "*"}}
@@ -51,7 +51,7 @@ def test_who_is_learned_first_and_last_and_the_ends():
         ([np.nan, 2.0, 3.0, np.nan], "… to 3 at step 100. After step 100, the value is not finite."),
         (
             [1.7e308, 0.0, 0.0, -1.7e308],
-            "… to -1.7e+308 at step 1,000, and made half of this change by step 10.",
+            "… to -1.7e+308 at step 1,000, and kept at least half of this change from step 10 on.",
         ),
         ([0.0, 8.0, 7.0, 6.0], "Norm rose from 0 at step 0 to 8 at step 10, and fell to 6 at step 1,000."),
         ([3.0, 3.0, 5.0, 3.0], "Norm rose from 3 at step 0 to 5 at step 100, and fell to 3 at step 1,000."),
@@ -88,7 +88,7 @@ def test_without_a_line_over_everything_the_largest_change_tells_when():
     found = finding(curves("norm", {"a": [1.0, 4.0, 5.0, 5.0], "b": [6.0, 6.0, 6.0, 7.0]}), [NORM])
     assert found.sentence == (
         "Norm is highest for b (7) and lowest for a (5) at step 1,000. The line with the largest change is a, which "
-        "rose from 1 at step 0 to 5 at step 1,000, and made half of this change by step 10."
+        "rose from 1 at step 0 to 5 at step 1,000, and kept at least half of this change from step 10 on."
     )
 
 
@@ -103,5 +103,5 @@ def test_groups_that_come_and_go_are_not_averaged_as_a_course():
     rows = curves("norm", {"a": [1.0, np.nan, np.nan, np.nan], "b": [9.0, 8.0, 6.0, 4.0]})
     assert (
         finding(rows, [NORM]).sentence
-        == "Norm fell from 9 at step 0 to 4 at step 1,000, and made half of this change by step 100."
+        == "Norm fell from 9 at step 0 to 4 at step 1,000, and kept at least half of this change from step 100 on."
     )

@@ -9,7 +9,6 @@ import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import NamedChart, named_charts
 from lmdyn.callbacks.observing.drawing.words import column_words, quantity_words
-from lmdyn.cli.pages.html_parts import part
 from lmdyn.runs.schema import Quantity, declared, wide
 
 _LEARNED = 0.25  # of the largest change of a line, from which a line has a time of its change
@@ -21,13 +20,21 @@ class Finding:
 
     Attributes:
         sentence: sentences with numbers.
-        begin: what the chart shows at first: the quantity, and the value of each column, ``*`` for one line each.
-        meaning: what the quantity is, as its observer declares it.
+        chart: the chart.
+        whole: the chart over everything, whose line is drawn with the others; None if there is none.
+        of: declaration of the quantity.
     """
 
     sentence: str
-    begin: dict[str, Any]
-    meaning: str = ""
+    chart: NamedChart
+    whole: NamedChart | None = None
+    of: Quantity | None = None
+
+    @property
+    def begin(self) -> dict[str, Any]:
+        """What a page's chart shows at first: the quantity, and the value of each column, ``*`` for a line each."""
+        fixed = {c: f"={value}" for c, value in self.chart.fixed.items()}
+        return {"quantity": self.chart.quantity, "filters": fixed | dict.fromkeys(self.chart.columns, "*")}
 
 
 def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: str = "") -> Finding | None:
@@ -45,7 +52,7 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
         >>> loss = Quantity("loss", "Mean loss.", "nats", better="lower")
         >>> table = pd.DataFrame({"step": [0, 5, 9], "quantity": "loss", "site": "", "value": [8.0, 5.0, 4.0]})
         >>> finding(table, [loss]).sentence
-        'Loss fell from 8 nats at step 0 to 4 at step 9, and made half of this change by step 5.'
+        'Loss fell from 8 nats at step 0 to 4 at step 9, and kept at least half of this change from step 5 on.'
     """
     steps, scalars = scalars["step"], scalars[np.isfinite(scalars["value"].astype(float))]
     charts = list(named_charts(scalars, recorded))
@@ -62,17 +69,7 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
     if grouped is not None:
         said += _of_groups(grouped, of, named=whole is None)
     shown = grouped or whole or charts[0]
-    filters = {c: f"={value}" for c, value in shown.fixed.items()} | dict.fromkeys(shown.columns, "*")
-    sentence = " ".join(said) or _of_all(charts[0], of)
-    begin = {"quantity": shown.quantity, "filters": filters}
-    return Finding(sentence, begin, of.meaning if of else "")
-
-
-def card(anchor: str, observer: str, found: Finding | None, chart: str, more: str = "") -> str:
-    """Return an observer's part of a page: its name in words, the finding, the chart, and what is folded."""
-    title = observer.replace("_", " ")
-    said = (found.sentence, found.meaning) if found else ("", "")
-    return part("card", anchor, observer, title[0].upper() + title[1:], *said, chart, more)
+    return Finding(" ".join(said) or _of_all(charts[0], of), shown, whole if shown is grouped else None, of)
 
 
 def _name(of: Quantity | None, name: str, averaged: Sequence[str]) -> tuple[str, str]:
@@ -101,7 +98,9 @@ def _moved(course: "pd.Series[float]", unit: str) -> str:
         return f"{there} from {first:.3g}{unit} at step {begin:,} to {course[turn]:.3g} at step {turn:,}, and {back}."
     if begin == end or first == last:
         return f"is {last:.3g}{unit} at step {end:,}."
-    half = f", and made half of this change by step {_half(course):,}" if len(course) > 2 else ""
+    half = (
+        f", and kept at least half of this change from step {_half(course):,} on" if len(course) > 2 else ""
+    )
     moved = "rose" if last > first else "fell"
     return f"{moved} from {first:.3g}{unit} at step {begin:,} to {last:.3g} at step {end:,}{half}."
 
@@ -165,8 +164,8 @@ def _learned(lines: pd.DataFrame, better: str | None) -> list[str]:
         return []
     first, last = (_listed([line for line, step in halves.items() if step == at]) for at in (early, late))
     some = "" if len(halves) == len(courses) else "Among lines with a quarter of the largest gain or more, "
-    half = f"{some}half of the change is complete"
+    half = f"{some}half of the change is reached and kept"
     return [
-        f"{half[0].upper()}{half[1:]} first for {first} (by step {early:,}), and last for {last} "
-        f"(by step {late:,})."
+        f"{half[0].upper()}{half[1:]} first for {first} (from step {early:,} on), and last "
+        f"for {last} (from step {late:,} on)."
     ]
