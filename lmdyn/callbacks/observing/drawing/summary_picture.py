@@ -36,6 +36,7 @@ def summary_picture(found: Finding) -> Figure:
         whole = wide(found.whole.rows, "line").iloc[:, 0]
         axes.plot(whole.index, whole, color="black", lw=2.2, label="over everything")
     set_step_axis(axes, lines.index)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.label.set_fontsize(8)
     axes.set_title(quantity_words(found.chart.quantity, found.of), fontsize=8)
     if found.chart.by:
