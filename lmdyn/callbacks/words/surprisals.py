@@ -33,6 +33,7 @@ from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import FrequencySource
 from lmdyn.runs.schema import Quantity
+from lmdyn.runs.store import UNDECIDED
 
 __all__ = ["Surprisals"]
 
@@ -132,6 +133,7 @@ class Surprisals(StreamingObserver):
                 f"{self.name} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
             )
         self.listed = self._read_list()
+        self.found("frequency", lambda: UNDECIDED)
         try:
             self.table = PieceTable.of(self.run.tokenizer)
         except ValueError as error:
