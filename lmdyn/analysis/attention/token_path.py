@@ -1,7 +1,6 @@
 """The direct path from tokens to logits of a causal model: embedding, output layer, and linear factors of them."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from lmdyn.analysis.attention.copying import vocabulary_product
-from lmdyn.analysis.inspection.activations import observing, paths_of, plain_path
+from lmdyn.analysis.inspection.activations import observing, paths_of
 from lmdyn.analysis.inspection.forward import Forward, call_module
+from lmdyn.analysis.inspection.forward_trace import trace_forward
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.parameters.linear_weight import is_linear, linear_shape, linear_weight, whole_tensor
 
@@ -104,15 +104,7 @@ def _linear_outside(
     module: Module, batch: Mapping[str, Any], forward: Forward | None, known: list[str]
 ) -> list[str]:
     """Return the paths of linear layers that ran and are in none of the known modules."""
-    ran: list[str] = []
-
-    def hook_of(path: str) -> Any:
-        return lambda *_: None if path in ran else ran.append(path)
-
-    with observing(module), torch.no_grad(), ExitStack() as stack:
-        for path, m in paths_of(module).items():
-            inside = any(path == p or path.startswith(f"{p}.") for p in map(plain_path, known))
-            if is_linear(m) and not inside:
-                stack.callback(m.register_forward_hook(hook_of(path)).remove)
-        call_module(module, batch, forward=forward)
-    return ran
+    with observing(module), torch.no_grad():
+        trace = trace_forward(module, lambda: call_module(module, batch, forward=forward), {})
+    linear = dict.fromkeys(trace.path_of[id(call.module)] for call in trace.calls if is_linear(call.module))
+    return [path for path in linear if not any(path == p or path.startswith(f"{p}.") for p in known)]

@@ -1,7 +1,7 @@
 """Observation of a module without side effects: activations, gradients and attention at named sites."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -163,9 +163,10 @@ class Capture:
     that runs n > 1 times in one forward pass gives the sites ``name@0 … name@n-1``.
     """
 
-    def __init__(self, sites: tuple[str, ...], attention_sites: tuple[str, ...]) -> None:
-        self._outputs: dict[str, list[_Captured]] = {name: [] for name in sites}
-        self._attentions: dict[str, list[_Captured]] = {name: [] for name in attention_sites}
+    def __init__(self, sites: Iterable[str], attention_sites: Iterable[str]) -> None:
+        # each with its number of writes at its capture; writes to views and detached tensors also count
+        self._outputs: dict[str, list[tuple[Any, int]]] = {name: [] for name in sites}
+        self._attentions: dict[str, list[tuple[Any, int]]] = {name: [] for name in attention_sites}
 
     def clear(self) -> None:
         """Delete the records; call it before each forward pass."""
@@ -214,28 +215,16 @@ class Capture:
         }
 
 
-class _Captured:
-    """A tensor and its number of writes at its capture; writes to views and detached tensors also count."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-        self._version = _writes(tensor)
-
-    @property
-    def overwritten(self) -> bool:
-        return _writes(self.tensor) != self._version
-
-
 _IN_PLACE_REMEDY = (
     "use `x = x + y` for `x += y` and inplace=False for inplace=True, or name the module around the operation"
 )
 
 
-def _overwritten(seen: Mapping[str, list[_Captured]]) -> list[str]:
-    return [name for name, runs in seen.items() if any(captured.overwritten for captured in runs)]
+def _overwritten(seen: Mapping[str, list[tuple[Any, int]]]) -> list[str]:
+    return [name for name, runs in seen.items() if any(_writes(tensor) != n for tensor, n in runs)]
 
 
-def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Any]:
+def _by_run(seen: Mapping[str, list[tuple[Any, int]]]) -> dict[str, Any]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
         raise RuntimeError(
@@ -247,9 +236,9 @@ def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Any]:
             f"cannot capture activations and gradients there: {_IN_PLACE_REMEDY}"
         )
     return {
-        (name if len(runs) == 1 else f"{name}@{i}"): captured.tensor
+        (name if len(runs) == 1 else f"{name}@{i}"): tensor
         for name, runs in seen.items()
-        for i, captured in enumerate(runs)
+        for i, (tensor, _) in enumerate(runs)
     }
 
 
@@ -298,7 +287,7 @@ def capture(
     attention_sites = attention_sites or {}
     modules = resolve_sites(module, sites)
     attention_modules = resolve_sites(module, attention_sites)
-    seen = Capture(tuple(sites), tuple(attention_sites))
+    seen = Capture(sites, attention_sites)
 
     def watch(name: str) -> Any:
         def hook(_: Module, __: Any, output: Any) -> None:
@@ -309,7 +298,8 @@ def capture(
                 )
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
                 tensor.requires_grad_(True)  # if all parameters below are frozen, the graph begins here
-            seen._outputs[name].append(_Captured(tensor if gradients else tensor.detach()))
+            kept = tensor if gradients else tensor.detach()
+            seen._outputs[name].append((kept, _writes(kept)))
 
         return hook
 
@@ -327,7 +317,7 @@ def capture(
             weights = weights.detach()
             with torch.autocast(weights.device.type, enabled=False):  # that of the model's own forward
                 kept = weights if read is None else read(name, weights)
-            seen._attentions[name].append(_Captured(kept))
+            seen._attentions[name].append((kept, _writes(kept)))
 
     with ExitStack() as stack:
         if attention_modules:
@@ -357,13 +347,8 @@ def first_tensor(output: Any) -> Tensor | None:
         >>> first_tensor((None, {"h": torch.ones(2)}))
         tensor([1., 1.])
     """
-    if isinstance(output, Tensor):
-        return output
     if isinstance(output, Mapping):
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):
-        for item in output:
-            tensor = first_tensor(item)
-            if tensor is not None:
-                return tensor
-    return None
+        return next((t for t in map(first_tensor, output) if t is not None), None)
+    return output if isinstance(output, Tensor) else None

@@ -179,16 +179,12 @@ def readable_attention(module: Module) -> AbstractContextManager[None]:
 @contextmanager
 def attention_as(module: Module, implementation: str) -> Iterator[None]:
     """Set the attention of transformers' models within ``module`` to ``eager`` or ``sdpa`` in this context."""
-    configs: list[Any] = []
-    for m in module.modules():
-        config = getattr(m, "config", None)
-        if hasattr(config, "_attn_implementation") and all(config is not c for c in configs):
-            configs.append(config)
-    before = [config._attn_implementation for config in configs]
+    configs: list[Any] = [getattr(m, "config", None) for m in module.modules()]
+    before = {id(c): (c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")}
     try:
-        for config in configs:
+        for config, _ in before.values():
             config._attn_implementation = implementation
         yield
     finally:
-        for config, own in zip(configs, before, strict=True):
+        for config, own in before.values():
             config._attn_implementation = own

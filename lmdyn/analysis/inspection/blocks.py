@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import paths_of
+from lmdyn.analysis.inspection.forward import uncompiled
 from lmdyn.analysis.inspection.forward_trace import Trace, feeds, within
 
 __all__ = [
@@ -49,7 +51,7 @@ def block_lists(module: Module) -> Iterator[BlockList]:
         [('', 'sequence', 2)]
     """
     for path, m in sorted(paths_of(module).items(), key=lambda item: item[0].count(".") + bool(item[0])):
-        children = {name: _unwrapped(child) for name, child in m._modules.items() if child is not None}
+        children = {name: uncompiled(child) for name, child in m._modules.items() if child is not None}
         if not children:
             continue
         if isinstance(m, nn.Sequential):
@@ -64,12 +66,6 @@ def block_lists(module: Module) -> Iterator[BlockList]:
             for modules in alike.values():
                 if len(modules) > 1:
                     yield BlockList(path, "numbered", _unique(modules))
-
-
-def _unwrapped(module: Module) -> Module:
-    while isinstance(inner := getattr(module, "_orig_mod", None), Module):
-        module = inner
-    return module
 
 
 def _unique(modules: Iterable[Module]) -> tuple[Module, ...]:
@@ -197,8 +193,8 @@ def block_groups(module: Module, trace: Trace, run: Callable[[], Any]) -> tuple[
 
 class _Grouping:
     def __init__(self, module: Module, trace: Trace, run: Callable[[], Any]) -> None:
-        self.module, self.trace, self.run = module, trace, run
-        self._feeds: dict[tuple[int, int], bool] = {}
+        self.module, self.trace = module, trace
+        self._feeds = cache(partial(feeds, forward=run))
 
     def lists(self, candidates: list[BlockList], leaves: bool) -> list[BlockGroup]:
         groups: list[BlockGroup] = []
@@ -236,12 +232,7 @@ class _Grouping:
         return blocks
 
     def _reaches(self, a: Module, b: Module) -> bool:
-        if self._hands_on(a, b):
-            return True
-        key = (id(a), id(b))
-        if key not in self._feeds:
-            self._feeds[key] = feeds(a, b, self.run)
-        return self._feeds[key]
+        return self._hands_on(a, b) or self._feeds(a, b)
 
     def _hands_on(self, a: Module, b: Module) -> bool:
         """Return whether the output of ``a`` is the input of ``b``."""

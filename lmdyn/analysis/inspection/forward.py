@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import update_wrapper
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -27,10 +29,11 @@ __all__ = [
     "check_labels",
     "device_of",
     "dotted",
-    "function_of",
     "limit_imports",
     "logits_of",
+    "stand_in",
     "token_losses",
+    "uncompiled",
 ]
 
 Batch = Mapping[str, Any]  # tensors, in the names of Hugging Face
@@ -44,6 +47,14 @@ IGNORED = -100
 
 class StopForward(Exception):  # noqa: N818 (not an error)
     """Ends a forward pass early: a hook raises it once it has recorded what it observes."""
+
+
+def stand_in(stack: ExitStack, m: Module, forward: Callable[..., Any]) -> None:
+    """Set the forward of a module until the stack ends."""
+    own = {name: m.__dict__[name] for name in ("forward",) if name in m.__dict__}
+    stack.callback(m.__dict__.update, own)
+    stack.callback(m.__dict__.pop, "forward")
+    m.__dict__["forward"] = update_wrapper(forward, m.forward)
 
 
 _importable: frozenset[str] | None = None
@@ -86,6 +97,13 @@ def limit_imports(paths: frozenset[str] | None) -> frozenset[str] | None:
     global _importable
     former, _importable = _importable, paths
     return former
+
+
+def uncompiled(module: Module) -> Module:
+    """Return the module that ``torch.compile`` wraps, or the module itself."""
+    while isinstance(inner := getattr(module, "_orig_mod", None), Module):
+        module = inner
+    return module
 
 
 def device_of(module: Module) -> torch.device:
@@ -174,7 +192,8 @@ def call_module(
         tensor([2])
     """
     if forward is not None:
-        return function_of(forward)(module, batch)
+        call = dotted(forward) if isinstance(forward, str) else forward
+        return call(module, batch)
     called = called_module(module)
     args, kwargs, label_name = _arguments(called, batch, state, names)
     if label_name is not None and "labels" in batch and type(called) in _ANSWERS_LAST:
@@ -206,11 +225,6 @@ class Renamed:
     def __call__(self, module: Module, batch: Batch) -> Any:
         """Return the module's output; see :func:`call_module`."""
         return call_module(module, batch, names=dict(self.names))
-
-
-def function_of(forward: Forward) -> Callable[[Module, Batch], Any]:
-    """Return the function ``(module, batch) -> output``, given itself or by its dotted path."""
-    return dotted(forward) if isinstance(forward, str) else forward
 
 
 _LABELS = ("labels", "targets", "target", "y", "label")
@@ -248,9 +262,7 @@ def called_module(module: Module) -> Module:
 
 def _signature(module: Module) -> Mapping[str, inspect.Parameter]:
     """Return the arguments of a module's forward; for a compiled or wrapping module, those of the inner one."""
-    while isinstance(compiled := getattr(module, "_orig_mod", None), Module):
-        module = compiled
-    return inspect.signature(module.forward).parameters
+    return inspect.signature(uncompiled(module).forward).parameters
 
 
 def _arguments(
@@ -325,16 +337,10 @@ def _unflattened(output: Any, rows: int, time: int) -> Any:
     except ValueError:  # a recurrent state may also have three axes
         parts = output if isinstance(output, (tuple, list)) else ()
         found = [t for t in parts if isinstance(t, Tensor) and t.ndim == 3 and t.shape[:2] == (rows, time)]
-        return _Logits(found[0], None) if len(found) == 1 else output
+        return SimpleNamespace(logits=found[0]) if len(found) == 1 else output
     if logits.ndim != 2 or len(logits) != rows * time or logits.shape == (rows, time):
         return output
-    return _Logits(logits.view(rows, time, -1), getattr(output, "state", None))
-
-
-@dataclass(frozen=True)
-class _Logits:
-    logits: Tensor
-    state: Any
+    return SimpleNamespace(logits=logits.view(rows, time, -1), state=getattr(output, "state", None))
 
 
 def logits_of(output: Any) -> Tensor:

@@ -4,11 +4,13 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of
 from lmdyn.analysis.inspection.attention_weights import watch_attention
@@ -120,8 +122,12 @@ def trace_forward(module: Module, forward: Callable[[], Any], ids: Mapping[str, 
     modules = paths_of(module)
     calls: list[Call] = []
     running: list[Call] = []
-    ended = iter(range(1 << 62))
-    number = _Numbers()
+    ended, next_number = count(), count()
+    numbers = WeakTensorKeyDictionary()  # equal ones of equal tensors
+
+    def number(tensor: Tensor) -> int:
+        found: int = numbers.setdefault(tensor, next(next_number))
+        return found
 
     def before(m: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(m, start=len(calls))
@@ -178,21 +184,6 @@ def _equal_for_equal(ids: Tensor, vectors: Tensor) -> bool:
 
 def _is_vectors(tensor: Tensor) -> bool:
     return not tensor.is_nested and tensor.ndim == 3 and tensor.is_floating_point()
-
-
-class _Numbers:
-    """Assigns equal numbers to equal tensors, without keeping them alive."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
-        self._next = 0
-
-    def __call__(self, tensor: Tensor) -> int:
-        reference, number = self._known.get(id(tensor), (lambda: None, -1))
-        if reference() is not tensor:
-            number, self._next = self._next, self._next + 1
-            self._known[id(tensor)] = (weakref.ref(tensor), number)
-        return number
 
 
 def feeds(first: Module, second: Module, forward: Callable[[], Any]) -> bool:

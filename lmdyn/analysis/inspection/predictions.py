@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -119,20 +120,13 @@ def activations_at(
 
         return hook
 
-    with capture(module, sites) as seen:
-        handles = []
-        if not whole:  # registered after the hooks of the capture, to run after them
-            handles = [
-                m.register_forward_hook(seen_all(name)) for name, m in resolve_sites(module, sites).items()
-            ]
-        try:
+    with capture(module, sites) as seen, ExitStack() as stack:
+        # registered after the hooks of the capture, to run after them
+        for name, m in {} if whole else resolve_sites(module, sites).items():
+            stack.callback(m.register_forward_hook(seen_all(name)).remove)
+        with suppress(StopForward):
             call_module(module, batch, forward=forward)
-        except StopForward:
-            pass
-        finally:
-            for handle in handles:
-                handle.remove()
-        found = dict(seen.activations)
+        found = seen.activations
     if several := sorted({name.split("@")[0] for name in set(found) - set(sites)}):
         raise ValueError(f"a forward pass runs sites repeatedly ({', '.join(several)}): name other sites")
     return found

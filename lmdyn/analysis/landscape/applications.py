@@ -1,6 +1,5 @@
 """Modules that run several times in one forward pass, with parameters of their own for each application."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import paths_of
+from lmdyn.analysis.inspection.forward_trace import trace_forward
 
 __all__ = ["repeated_modules", "separate_applications"]
 
@@ -29,20 +29,15 @@ def repeated_modules(module: nn.Module, run: Callable[[], Any]) -> dict[str, int
         >>> repeated_modules(model, lambda: model(torch.zeros(1, 2)))
         {'0': 2}
     """
-    counts: Counter[int] = Counter()
-    with ExitStack() as stack:
-        for part in module.modules():
-            if next(part.parameters(), None) is not None:
-                handle = part.register_forward_pre_hook(lambda m, _: counts.update([id(m)]))
-                stack.callback(handle.remove)
-        with torch.no_grad():
-            run()
+    with torch.no_grad():
+        trace = trace_forward(module, run, {})
     found: dict[str, int] = {}
-    inside: set[int] = set()
+    inside: set[nn.Module] = set()
     for path, part in paths_of(module).items():
-        if counts[id(part)] > 1 and id(part) not in inside:
-            found[path] = counts[id(part)]
-            inside |= {id(m) for m in part.modules()}
+        runs = len(trace.of(part))
+        if runs > 1 and part not in inside and next(part.parameters(), None) is not None:
+            found[path] = runs
+            inside |= {*part.modules()}
     return found
 
 

@@ -1,7 +1,7 @@
 """The part of a model after the layers of an encoder, applied to any state of it: unchanged, or retrained."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
-from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module
+from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, stand_in
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import layer_sites
 from lmdyn.analysis.probing.tower_heads import HeadTraining, train_heads
@@ -109,17 +109,10 @@ class StateDecoder:
     def _layers_return(self, state: Tensor, *, exact: bool = False) -> Iterator[None]:
         """Make the layers return ``state`` in this context, in their precision or, if ``exact``, at least float32."""
         self._ran = False
-        before = {layer: layer.__dict__.get("forward") for layer in self._layers}
-        try:
+        with ExitStack() as stack:
             for layer in self._layers:
-                layer.__dict__["forward"] = self._returning(layer, layer.forward, state, exact)
+                stand_in(stack, layer, self._returning(layer, layer.forward, state, exact))
             yield
-        finally:
-            for layer, forward in before.items():
-                if forward is None:
-                    layer.__dict__.pop("forward", None)
-                else:
-                    layer.__dict__["forward"] = forward
 
     def _returning(
         self, layer: nn.Module, plain: Callable[..., Any], state: Tensor, exact: bool
@@ -129,10 +122,8 @@ class StateDecoder:
             if layer not in self._outputs:  # once, to find the type of its output
                 output = plain(*args, **kwargs)
                 single = isinstance(output, Tensor)
-                self._outputs[layer] = (
-                    (output if single else output[0]).dtype,
-                    None if single else len(output),
-                )
+                dtype = (output if single else output[0]).dtype
+                self._outputs[layer] = dtype, None if single else len(output)
             dtype, entries = self._outputs[layer]
             output = state.to(torch.promote_types(dtype, torch.float32) if exact else dtype)
             return output if entries is None else (output, *[None] * (entries - 1))

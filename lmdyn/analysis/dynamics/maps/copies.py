@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import first_tensor
+from lmdyn.analysis.inspection.forward import uncompiled
 
 __all__ = ["apart", "private_copy", "with_first_tensor"]
 
@@ -44,7 +45,9 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
         raise ValueError(
             f"lmdyn cannot copy {type(module).__name__} ({error}): remove attributes that copy.deepcopy cannot copy"
         ) from error
-    copied = _of_precision(_uncompiled(copied), dtype).eval().requires_grad_(False)
+    kinds = {True: dtype.to_complex(), False: dtype}  # complex ones, such as rotary tables, stay complex
+    copied = _uncompiled(copied).eval().requires_grad_(False)
+    copied._apply(lambda t: t.to(kinds[t.is_complex()]) if t.is_complex() or t.is_floating_point() else t)
     without: list[Any] = []
     for m in copied.modules():
         config: Any = getattr(m, "config", None)
@@ -64,19 +67,9 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
     return copied
 
 
-def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Convert all numbers of the module to a precision; complex ones, such as rotary tables, stay complex."""
-    kinds = {True: dtype.to_complex(), False: dtype}
-    moved: nn.Module = module._apply(
-        lambda t: t.to(kinds[t.is_complex()]) if t.is_complex() or t.is_floating_point() else t
-    )
-    return moved
-
-
 def _uncompiled(module: nn.Module) -> nn.Module:
     """Replace the modules that ``torch.compile`` wraps by plain ones."""
-    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
-        module = inner
+    module = uncompiled(module)
     for m in list(module.modules()):
         m._compiled_call_impl = None
         for name, child in m.named_children():
@@ -117,7 +110,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
         return float("inf")
     found, expected = found.detach().double(), expected.detach().double()
     finite = found.isfinite() & expected.isfinite()
-    if not bool(finite.any()):
+    if not finite.any():
         return 0.0
     largest = float(expected[finite].abs().amax())
     off = float((found - expected)[finite].abs().amax())

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial, update_wrapper
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from lmdyn.analysis.dynamics.maps.copies import with_first_tensor
 from lmdyn.analysis.inspection.activations import first_tensor, observing
-from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, called_module
+from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, called_module, stand_in
 
 __all__ = ["Call", "NoMapError", "Passage", "Recorded", "is_vectors"]
 
@@ -237,9 +237,9 @@ class Passage:
         """
         with ExitStack() as stack:
             for m in self._outer:
-                _stand_in(stack, m, partial(run.part, m, m.forward))
+                stand_in(stack, m, partial(run.part, m, m.forward))
             if self._called is not None:
-                _stand_in(stack, self._called, partial(run.whole, self._called.forward))
+                stand_in(stack, self._called, partial(run.whole, self._called.forward))
             try:
                 return call_module(self.module, batch, forward=self._forward)
             except StopForward:
@@ -247,14 +247,6 @@ class Passage:
 
 
 _OTHER_MODULES = "the state determines which modules the model runs: set a fixed number of iterations"
-
-
-def _stand_in(stack: ExitStack, m: Module, forward: Callable[..., Any]) -> None:
-    """Set the forward of a module until the stack ends."""
-    own = {name: m.__dict__[name] for name in ("forward",) if name in m.__dict__}
-    stack.callback(m.__dict__.update, own)
-    stack.callback(m.__dict__.pop, "forward")
-    m.__dict__["forward"] = update_wrapper(forward, m.forward)
 
 
 def _outermost(m: Module, layers: set[int], done: set[int] | None = None) -> Iterator[Module]:

@@ -202,7 +202,7 @@ class Steps:
             return zeros
         for first, text, both in parts:
             there = (both != text).any(2, keepdim=True)
-            if bool(there.any()) and apart(both - text, noise * there) <= tolerance(like.dtype):
+            if there.any() and apart(both - text, noise * there) <= tolerance(like.dtype):
                 return torch.where(there, first - text, first)
         raise NoMapError(
             f"lmdyn did not find the state of {self._model} before {self.unit[0]!r}: the first iteration receives its "
