@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lmdyn.analysis.words.extrema import course_of
+
 if TYPE_CHECKING:
     import pandas
 
@@ -203,40 +205,17 @@ def acquisition_step(
 
 
 def _censored(age: float, at: Numbers, cutoff: float) -> Acquisition:
-    first, last = float(at[0]), float(at[-1])
-    if age <= first:
-        return Acquisition(
-            first,
-            0.0,
-            first,
-            "left",
-            cutoff,
-        )
-    if age > last:
-        return Acquisition(
-            last,
-            last,
-            np.inf,
-            "right",
-            cutoff,
-        )
+    """Return an age with the observations around it; one outside of them is that of the first or last one."""
     after = int(np.searchsorted(at, age))
-    return Acquisition(
-        age,
-        float(at[after - 1]),
-        float(at[after]),
-        "interval",
-        cutoff,
-    )
+    bounds = [0.0, *at.tolist(), np.inf]
+    censored: dict[int, Literal["left", "right"]] = {0: "left", len(at): "right"}
+    known = min(max(age, bounds[1]), bounds[-2])
+    return Acquisition(known, bounds[after], bounds[after + 1], censored.get(after, "interval"), cutoff)
 
 
 def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers, Numbers]:
     """Return steps and values of observations that have a logarithm and a value."""
-    at, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if at.shape != y.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
-        raise ValueError(
-            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {y.shape}"
-        )
+    at, y = course_of(steps, values)
     kept = (at > 0) & np.isfinite(y)
     if kept.sum() < _LEAST:
         raise ValueError(

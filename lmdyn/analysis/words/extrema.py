@@ -6,14 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from lmdyn.analysis.statistics.mean_over_seeds import Bounds
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Extremum", "extremum", "extremum_interval", "extremum_order", "ngram_extrema"]
+__all__ = ["Extremum", "course_of", "extremum", "extremum_interval", "extremum_order", "ngram_extrema"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,16 @@ class Extremum:
     censored: bool
 
 
+def course_of(steps: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return steps and values as arrays; raise an error unless steps increase, one per value."""
+    at, course = np.asarray(steps, np.float64), np.asarray(values, np.float64)
+    if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
+        raise ValueError(
+            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {course.shape}"
+        )
+    return at, course
+
+
 def extremum(steps: ArrayLike, values: ArrayLike, kind: Literal["minimum", "maximum"]) -> Extremum | None:
     """Return the minimum or maximum of a course over steps; None without a finite value.
 
@@ -46,12 +56,7 @@ def extremum(steps: ArrayLike, values: ArrayLike, kind: Literal["minimum", "maxi
         >>> extremum([0, 1, 10, 100], [3.0, 1.0, 2.0, 2.0], "minimum")
         Extremum(step=1.0, value=1.0, censored=False)
     """
-    at = np.asarray(steps, np.float64)
-    course = np.asarray(values, np.float64)
-    if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
-        raise ValueError(
-            f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {course.shape}"
-        )
+    at, course = course_of(steps, values)
     finite = np.isfinite(course)
     at, course = at[finite], course[finite]
     if not len(at):

@@ -224,12 +224,8 @@ class FrequencyCells:
 
     def blocks(self) -> int | None:
         """Return the number of blocks of sentences with data; None without values."""
-        return next(
-            (self._with_data(sums, key) for sums in self._sums.values() for key in sums.names[::2]), None
-        )
-
-    def _with_data(self, sums: GroupedMeans, key: str) -> int:
-        return int((sums.sum(_weight_of(key)).view(BLOCKS, -1).sum(1) > 0).sum())
+        weights = (sums.sum(_weight_of(key)) for sums in self._sums.values() for key in sums.names[::2])
+        return next((int((weight.view(BLOCKS, -1).sum(1) > 0).sum()) for weight in weights), None)
 
     def table(self) -> DataFrame:
         """Return rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.

@@ -141,10 +141,7 @@ class NgramCounts:
         return cls(tuple(levels), content["vocab_size"])
 
     def _in_memory(self) -> "NgramCounts":
-        levels = []
-        for level in self.levels:
-            fields = {name: np.array(getattr(level, name)) for name in _FIELDS}
-            levels.append(NgramLevel(**fields))
+        levels = (NgramLevel(*map(np.array, vars(level).values())) for level in self.levels)
         return NgramCounts(tuple(levels), self.vocab_size)
 
     def ending(self, text: ArrayLike) -> Ints:

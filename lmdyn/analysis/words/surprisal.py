@@ -25,6 +25,7 @@ from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 if TYPE_CHECKING:  # these take as long to import as torch
     import pandas
@@ -67,19 +68,15 @@ class _Row:
     """Input of the model, and the pieces that it predicts."""
 
     input_ids: list[int]
-    at: list[int]  # positions of the input whose logits are read, in order
-    asked: list[int]  # the predicted pieces, by their number in all texts
-
-    def only(self, scored: npt.NDArray[np.bool_]) -> "_Row":
-        """Return the row with the pieces that are to be scored."""
-        both = [(i, piece) for i, piece in zip(self.at, self.asked, strict=True) if scored[piece]]
-        return _Row(self.input_ids, [i for i, _ in both], [piece for _, piece in both])
+    # positions of the input whose logits are read, in order, and the predicted pieces, by their number in all texts
+    asked: list[tuple[int, int]]
 
     def cut(self, begin: int, end: int | None = None) -> "_Row":
         """Return a part of the row."""
         end = len(self.input_ids) if end is None else end
-        both = [(i - begin, piece) for i, piece in zip(self.at, self.asked, strict=True) if begin <= i < end]
-        return _Row(self.input_ids[begin:end], [i for i, _ in both], [piece for _, piece in both])
+        return _Row(
+            self.input_ids[begin:end], [(i - begin, piece) for i, piece in self.asked if begin <= i < end]
+        )
 
 
 @dataclass(frozen=True)
@@ -184,7 +181,8 @@ class EncodedTexts:
                 self.lengths = [max(0, len(before) + n - 1) for n in sizes]
                 rows = _causal_rows(encoded, firsts, before, context)
                 self.shares = _continues(module, [*before, *self.ids.tolist()], context, forward)
-        asked = [row for each in rows if (row := each.only(self.scored)).asked]
+        scored = ((row.input_ids, [pair for pair in row.asked if self.scored[pair[1]]]) for row in rows)
+        asked = [_Row(ids, pairs) for ids, pairs in scored if pairs]
         alike: dict[tuple[int, ...], list[_Row]] = defaultdict(list)
         for row in asked:
             alike[tuple(row.input_ids)].append(row)
@@ -256,18 +254,18 @@ class EncodedTexts:
         ids = torch.tensor([row.input_ids for row in rows], device=device_of(module))
         at = torch.zeros_like(ids, dtype=torch.bool)
         for b, row in enumerate(rows):
-            at[b, row.at] = True
+            at[b, [i for i, _ in row.asked]] = True
         if cached or past is not None:
             logits, past = _continued(module, ids, past, before)
             logits = logits[at]
         else:
             logits = logits_at(module, _batch(ids), at, self._forward)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        asked = [piece for row in rows for piece in row.asked]
+        logits = logits.to(at_least_float32(logits))
+        asked = [piece for row in rows for _, piece in row.asked]
         # a place may predict several texts' pieces
         places = (at.flatten().cumsum(0) - 1).view_as(at).tolist()
-        of_row = torch.tensor(
-            [places[b][i] for b, row in enumerate(rows) for i in row.at], dtype=torch.long, device=ids.device
+        of_row = ids.new_tensor(
+            [places[b][i] for b, row in enumerate(rows) for i, _ in row.asked], dtype=torch.long
         )
         targets = torch.from_numpy(self.ids[asked]).to(ids.device)
         if len(targets) and int(targets.max()) >= logits.shape[-1]:
@@ -531,8 +529,8 @@ def _causal_rows(
         begin, done = 0, max(0, -first)
         while done < length:
             end = length if context is None else min(length, begin + context)
-            at = list(range(done - begin, end - begin))
-            yield _Row(sequence[begin:end], at, [place + begin + i + first for i in at])
+            asked = [(i, place + begin + i + first) for i in range(done - begin, end - begin)]
+            yield _Row(sequence[begin:end], asked)
             done = end
             begin = end - (0 if context is None else context // 2)
 
@@ -560,7 +558,7 @@ def _masked_rows(
             hidden = list(text.ids[begin:end])
             hidden[i - begin : last + 1 - begin] = [mask] * (last + 1 - i)
             at = max(0, i - begin + len(text.before) - shift)
-            yield _Row([*text.before, *hidden, *text.after], [at], [place + i])
+            yield _Row([*text.before, *hidden, *text.after], [(at, place + i)])
 
 
 # Common beginnings ------------------------------------------------------------------------------------------
@@ -599,8 +597,7 @@ def _alike(one: list[int], other: list[int]) -> int:
 
 def _joined(rows: Sequence[_Row]) -> _Row:
     """Return rows of equal tokens as one, which predicts the pieces of all."""
-    at = [(i, piece) for row in rows for i, piece in zip(row.at, row.asked, strict=True)]
-    return _Row(rows[0].input_ids, [i for i, _ in at], [piece for _, piece in at])
+    return _Row(rows[0].input_ids, [pair for row in rows for pair in row.asked])
 
 
 def _continued(module: nn.Module, ids: Tensor, past: Any, before: int) -> tuple[Tensor, Any]:
@@ -613,7 +610,7 @@ def _continued(module: nn.Module, ids: Tensor, past: Any, before: int) -> tuple[
     if past is not None:
         batch |= {
             "past_key_values": past,
-            "continues": torch.ones(len(ids), dtype=torch.bool, device=ids.device),
+            "continues": ids.new_ones(len(ids), dtype=torch.bool),
         }
     output = call_module(module, batch, state=past)
     past = getattr(output, "past_key_values", None)
