@@ -116,7 +116,7 @@ class HeadDivergence:
         has more heads, some have no match. The list is empty if a divergence is not finite.
         """
         matrix = self.matrix()
-        if not bool(matrix.isfinite().all()):
+        if not matrix.isfinite().all():
             return []
         own, other = scipy.optimize.linear_sum_assignment(matrix.numpy())
         return list(zip(own.tolist(), other.tolist(), strict=True))
@@ -190,7 +190,6 @@ class HeadDivergence:
                 yield f"{_NAMES.get(heads, heads)}_jensen_shannon", head, value, None
 
 
-@dataclass
 class HeadDivergenceSums:
     """Streaming float64 sums of :func:`head_divergences`, by blocks of text.
 
@@ -208,9 +207,8 @@ class HeadDivergenceSums:
         ([(0, 1), (1, 0)], 0.0, 0.3113)
     """
 
-    blocks: int = 1
-
-    def __post_init__(self) -> None:
+    def __init__(self, blocks: int = 1) -> None:
+        self.blocks = blocks
         self._sums: list[Tensor] = []
 
     def update(

@@ -75,11 +75,7 @@ def rankme(
         >>> rankme(x), rankme(x * torch.tensor([1.0, 0.0]))
         (tensor(2., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
-    _check_variant(variant)
-    sums = _sums_of(x)
-    if variant == "covariance":
-        return exp_entropy(_eigenvalues(sums, _participation_ratio(sums, at_least_float32(x))), epsilon)
-    return exp_entropy(_singular_values(sums), epsilon)
+    return Spectrum.of(x).rankme(variant, epsilon)
 
 
 @cache
@@ -159,7 +155,7 @@ def power_law(eigenvalues: Float[Tensor, "d"], first: int = 3, last: int | None 
             f"indices of the power law are {first} to {last or 'the last'}: expected a first index from 1, and a last "
             f"index at least {_LEAST - 1} above the first"
         )
-    if not len(eigenvalues) or not bool(eigenvalues.isfinite().all()):
+    if not len(eigenvalues) or not eigenvalues.isfinite().all():
         return None
     there = int((eigenvalues > RANK_TOLERANCE**2 * eigenvalues[0]).sum())
     last = there if last is None else min(last, there)
@@ -206,7 +202,10 @@ class Spectrum:
         Raises:
             ValueError: if there are fewer than 2 vectors.
         """
-        return cls.of_sums(_sums_of(x), at_least_float32(x))
+        sums = CrossCovariance()
+        for part in x.split(_ROWS):
+            sums.update(part, part[:, :0])
+        return cls.of_sums(sums, at_least_float32(x))
 
     @classmethod
     def of_sums(cls, sums: CrossCovariance, dtype: torch.dtype) -> "Spectrum":
@@ -228,22 +227,11 @@ class Spectrum:
         Raises:
             ValueError: for an unknown variant.
         """
-        _check_variant(variant)
+        if variant not in ("singular_values", "covariance"):
+            raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
         return exp_entropy(
             self.singular_values if variant == "singular_values" else self.eigenvalues, epsilon
         )
-
-
-def _check_variant(variant: str) -> None:
-    if variant not in ("singular_values", "covariance"):
-        raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
-
-
-def _sums_of(x: Tensor) -> CrossCovariance:
-    sums = CrossCovariance()
-    for part in x.split(_ROWS):
-        sums.update(part, part[:, :0])
-    return sums
 
 
 def _participation_ratio(sums: CrossCovariance, dtype: torch.dtype) -> Tensor:
@@ -271,7 +259,7 @@ def _eigenvalues(sums: CrossCovariance, participation: Tensor) -> Tensor:
 
 def _descending(matrix: Tensor) -> Tensor:
     """Return the eigenvalues of a matrix of products, 0 where they are rounding; NaN if it is not finite."""
-    if not bool(matrix.isfinite().all()):
+    if not matrix.isfinite().all():
         return matrix.new_full((len(matrix),), torch.nan)
     values: Tensor = torch.linalg.eigvalsh(matrix).flip(0)
     return values.where(values > RANK_TOLERANCE**2 * values[:1], 0)

@@ -135,7 +135,7 @@ class VectorSums:
         self._covariance = CrossCovariance()
         self._units = _UnitMoments()
         self._sums: dict[str, Tensor] = {}
-        self._largest: Tensor | None = None
+        self._largest = torch.zeros((), dtype=torch.float64)
         self._dtype, self._width = torch.float64, 0
 
     def update(self, x: Float[Tensor, "n d"]) -> None:
@@ -176,14 +176,13 @@ class VectorSums:
         }
         self._sums = {name: self._sums.get(name, 0) + value for name, value in new.items()}
         largest = torch.maximum(x.amax(), -x.amin()).to(exact.device, torch.float64)
-        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+        self._largest = torch.maximum(self._largest.to(exact.device), largest)
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
         self._flush()
         own = {name: value.cpu() for name, value in self._sums.items()}
-        largest = None if self._largest is None else self._largest.cpu()
-        found = gather((self._width, self._dtype, own, largest))
+        found = gather((self._width, self._dtype, own, self._largest.cpu()))
         there = [of for of in found if of[0]]
         if len(found) == 1 or not there:
             return
@@ -191,7 +190,7 @@ class VectorSums:
         self._units.reduce()
         self._width, self._dtype, names, _ = there[0]
         self._sums = {name: torch.stack([of[2][name] for of in there]).sum(0) for name in names}
-        self._largest = torch.stack([of[3] for of in there if of[3] is not None]).max()  # NaN if one is
+        self._largest = torch.stack([of[3] for of in there]).max()  # NaN if one is
 
     def result(self) -> VectorGeometry:
         """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
@@ -200,7 +199,6 @@ class VectorSums:
         nan = float("nan")
         if n == 0:
             return VectorGeometry(0, self._width, True, None, nan, nan, nan, nan)
-        assert self._largest is not None
         sums = self._sums
         return VectorGeometry(
             n=n,
@@ -266,4 +264,4 @@ class _UnitMoments:
         floor = (self.n * (relative * mean).square()).clamp(min=UNDERFLOW)
         varies = (s2 > floor) | ~s2.isfinite()
         found = self.n * s4 / s2.where(varies, 1).square() - 3
-        return float(found[varies].mean()) if bool(varies.any()) else float("nan")
+        return float(found[varies].mean()) if varies.any() else float("nan")

@@ -17,7 +17,7 @@ from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, inte
 from lmdyn.analysis.landscape.loss_change import slopes_of
 from lmdyn.analysis.parameters.at_point import at_point
 from lmdyn.analysis.parameters.line import differences, point_between
-from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss, requiring_grad
+from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss, mean_of_sums, requiring_grad
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
@@ -224,15 +224,13 @@ class _Sums:
 
     def points(self) -> list[LinePoint]:
         """Sum over ranks, and divide by the number of tokens."""
-        loss, tokens = all_reduce_sum(self._loss.cpu()).tolist()
-        if not tokens:
-            raise ValueError("no token of the text has a label: pass text with at least one label")
+        loss, tokens = mean_of_sums([self._loss])
         gradients = {name: all_reduce_sum(g).div_(tokens) for name, g in self._gradients.items()}
         points = []
         for i, direction in enumerate(self._given):
             keys = union_over_ranks(self._parts[i])
             groups = {k: all_reduce_sum(self._part(i, k, torch.device("cpu")).cpu()) / tokens for k in keys}
-            points.append(LinePoint(loss / tokens, slopes_of(gradients, direction), groups))
+            points.append(LinePoint(loss, slopes_of(gradients, direction), groups))
         return points
 
 
@@ -317,7 +315,4 @@ def moving(moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> list(moving({"a": torch.zeros(2), "b": torch.tensor([0.0, 1.0])}))
         ['b']
     """
-    if not moved:
-        return {}
-    there = torch.stack([(value != 0).any().cpu() for value in moved.values()]).tolist()  # NaN moves
-    return {name: value for (name, value), moves in zip(moved.items(), there, strict=True) if moves}
+    return {name: value for name, value in moved.items() if (value != 0).any()}  # NaN moves

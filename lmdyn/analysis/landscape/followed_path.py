@@ -98,11 +98,9 @@ class AllocationSums:
         for own, given in ((self.parts, line.groups), (self.first_order_parts, line.groups_at_start)):
             for key, values in given.items():
                 own[key] = own.get(key, 0) + values.double()
-        if line.slopes:
-            counts = [torch.stack([(part < 0).sum(), (part != 0).sum()]) for part in line.slopes.values()]
-            # one synchronization with the device
-            for name, count in zip(line.slopes, torch.stack(counts).cpu(), strict=True):
-                self.helping[name] = self.helping.get(name, 0) + count
+        for name, part in line.slopes.items():
+            count = torch.stack([(part < 0).sum(), (part != 0).sum()]).cpu()
+            self.helping[name] = self.helping.get(name, 0) + count
         if self._table in line.slopes:
             by_row = line.slopes[self._table].flatten(1).sum(1).cpu()
             for division, (classes, number) in self._rows.items():

@@ -135,7 +135,7 @@ class Hessian:
             raise ValueError(f"expected a number of eigenvalues from 1 to {self.size}, got {count}")
         if self.size <= max(_DENSE, 2 * count + 1):
             matrix = self.dense().double()
-            if not bool(matrix.isfinite().all()):
+            if not matrix.isfinite().all():
                 return [float("nan")] * count
             values = torch.linalg.eigvalsh((matrix + matrix.T) / 2)
             return [float(v) for v in values.flip(0)[:count]]
@@ -144,7 +144,7 @@ class Hessian:
 
         def multiply(vector: np.ndarray) -> np.ndarray:
             found = self.product(torch.from_numpy(vector.reshape(-1)).to(self._dtype))
-            if not bool(found.isfinite().all()):
+            if not found.isfinite().all():
                 raise _NotFiniteError
             return found.numpy()
 

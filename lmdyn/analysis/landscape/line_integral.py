@@ -134,17 +134,17 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         between = _Sums()
         for i in range(1, intervals, 2):
             between.add(point(i / intervals))
-        total = (2 * trapezoid.total + 4 * between.total) / (3 * intervals)
+        total = (2 * trapezoid.derivative + 4 * between.derivative) / (3 * intervals)
         slopes = _error_and_size("slopes", trapezoid, between, before, intervals)
         groups = _error_and_size("groups", trapezoid, between, before, intervals)
         pairs = (total - loss_change, loss_change), slopes, groups
         close = all(_within(error, of, _TOLERANCE[0]) for error, of in pairs)
         if close or intervals + 1 >= most_points or not math.isfinite(total - loss_change):
             break
-        trapezoid.join(between)
+        trapezoid.add(between)
         before = between
     trapezoid.scale(2 / (3 * intervals))
-    trapezoid.join(between, 4 / (3 * intervals))
+    trapezoid.add(between, 4 / (3 * intervals))
     return LineIntegral(
         trapezoid.slopes,
         trapezoid.groups,
@@ -188,23 +188,15 @@ class _Sums:
     def __init__(self) -> None:
         self.slopes: dict[Any, Tensor] = {}
         self.groups: dict[Any, Tensor] = {}
-        self.total = 0.0
-
-    def add(self, point: LinePoint, weight: float = 1.0) -> None:
-        self._join(point.slopes, point.groups, weight)
-        self.total += weight * point.derivative
-
-    def join(self, other: "_Sums", weight: float = 1.0) -> None:
-        self._join(other.slopes, other.groups, weight)
-        self.total += weight * other.total
+        self.derivative = 0.0
 
     def scale(self, by: float) -> None:
         for part in (*self.slopes.values(), *self.groups.values()):
             part.mul_(by)
-        self.total *= by
 
-    def _join(self, slopes: Mapping[Any, Tensor], groups: Mapping[Any, Tensor], weight: float) -> None:
-        for own, given in ((self.slopes, slopes), (self.groups, groups)):
+    def add(self, other: "LinePoint | _Sums", weight: float = 1.0) -> None:
+        self.derivative += weight * other.derivative
+        for own, given in ((self.slopes, other.slopes), (self.groups, other.groups)):
             for name, value in given.items():
                 if name in own:
                     own[name].add_(value, alpha=weight)

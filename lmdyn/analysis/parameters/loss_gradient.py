@@ -13,7 +13,7 @@ from lmdyn.analysis.inspection.forward import IGNORED, is_sharded, logits_of, to
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["LossGradient", "loss_gradient", "losses_of", "mean_loss", "requiring_grad"]
+__all__ = ["LossGradient", "loss_gradient", "losses_of", "mean_loss", "mean_of_sums", "requiring_grad"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def losses_of(output: Any, batch: Mapping[str, Any]) -> Tensor:
         tensor([[1.3863]], dtype=torch.float64)
     """
     logits = logits_of(output)
-    return token_losses(logits if logits.dtype == torch.float64 else logits.float(), labels_of(batch))
+    return token_losses(logits.to(at_least_float32(logits)), labels_of(batch))
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def mean_loss(batches: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str,
         >>> round(mean_loss([batch], lambda batch: torch.zeros(1, 2, 4)), 4)
         1.3863
     """
-    return _mean([_sums(losses_of(read(batch), batch), batch) for batch in batches])[0]
+    return mean_of_sums([_sums(losses_of(read(batch), batch), batch) for batch in batches])[0]
 
 
 def _sums(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -80,7 +80,7 @@ def _sums(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
     return torch.stack([exact_float(losses).sum(), exact_float(labels_of(batch) != IGNORED).sum()])
 
 
-def _mean(sums: Sequence[Tensor]) -> tuple[float, int]:
+def mean_of_sums(sums: Sequence[Tensor]) -> tuple[float, int]:
     """Return the mean loss and the number of tokens of all ranks."""
     own = torch.stack(list(sums)).sum(0).cpu() if sums else torch.zeros(2, dtype=torch.float64)
     loss, tokens = all_reduce_sum(own).tolist()
@@ -135,5 +135,5 @@ def loss_gradient(
                 if gradient is not None:
                     own += gradient
             totals.append(_sums(losses, batch))
-    loss, tokens = _mean(totals)
+    loss, tokens = mean_of_sums(totals)
     return LossGradient(loss, tokens, {k: all_reduce_sum(v) / tokens for k, v in sums.items()})

@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,10 +93,8 @@ class TrainingMap:
         """Return the number of seeds whose path goes at least once directly from one state (row) to another."""
         found = np.zeros((self.states, self.states), dtype=np.int64)
         for path in self.paths:
-            for a, b in {
-                (a, b) for a, b in zip(path[:-1].tolist(), path[1:].tolist(), strict=True) if a != b
-            }:
-                found[a, b] += 1
+            for a, b in set(pairwise(path.tolist())):
+                found[a, b] += a != b
         return found
 
     def alternatives(self) -> list[tuple[int, int, int, int]]:
@@ -108,12 +106,11 @@ class TrainingMap:
         visited = self.first_entries() >= 0
         least = max(2, int(np.ceil(_FEW * len(visited))))
         found = []
-        for a in range(self.states):
-            for b in range(a + 1, self.states):
-                only_a = int((visited[:, a] & ~visited[:, b]).sum())
-                only_b = int((visited[:, b] & ~visited[:, a]).sum())
-                if min(only_a, only_b) >= least:
-                    found.append((a, b, only_a, only_b))
+        for a, b in combinations(range(self.states), 2):
+            only_a = int((visited[:, a] & ~visited[:, b]).sum())
+            only_b = int((visited[:, b] & ~visited[:, a]).sum())
+            if min(only_a, only_b) >= least:
+                found.append((a, b, only_a, only_b))
         return found
 
 
@@ -258,7 +255,11 @@ def _fit(values: Array, number: int, restarts: int, seed: tuple[int, ...]) -> "h
     """Fit to standardised sequences (seeds, steps, measures); the best restart is continued."""
     rows, lengths = values.reshape(-1, values.shape[2]), [values.shape[1]] * len(values)
     starts = np.random.SeedSequence(seed).generate_state(restarts if number > 1 else 1)
-    with _quiet():
+    with ExitStack() as stack:
+        # fits end by our own rule: hmmlearn would warn of rounding in the last iterations
+        logger = logging.getLogger("hmmlearn")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
         tried = [_begun(rows, lengths, number, int(start)) for start in starts]
         best = max(tried, key=lambda model: float(model.monitor_.history[-1]))
         best.init_params, best.n_iter = "", _LONGEST
@@ -302,15 +303,3 @@ def _by_entry(paths: Indices, states: int) -> Indices:
     first = np.where(there.any(1), there.argmax(1), np.nan)
     mean = np.array([np.nanmean(of) if np.isfinite(of).any() else np.inf for of in first.T])
     return np.argsort(mean, kind="stable")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence hmmlearn's warnings of rounding in the last iterations: fits end by our own rule."""
-    logger = logging.getLogger("hmmlearn")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -9,7 +9,14 @@ import numpy.typing as npt
 import scipy
 
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
-from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, unit_values, weighted_pearson
+from lmdyn.analysis.statistics.correlation import (
+    FloatArray,
+    check_lengths,
+    pearson,
+    spearman,
+    unit_values,
+    weighted_pearson,
+)
 
 __all__ = ["Agreement", "compare_preferences", "shuffled_within"]
 
@@ -89,7 +96,7 @@ def compare_preferences(
         >>> found.types, round(found.pearson, 6), round(found.spearman, 6)
         (4, -1.0, -1.0)
     """
-    _check_alike(first, second, frequency)
+    check_lengths(first, second, frequency)
     rarity = -frequency.astype(np.float64)
     if not np.isfinite(rarity).all():
         raise ValueError("a frequency is not finite: pass the count of each type, 0 for an absent type")
@@ -145,7 +152,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
         >>> round(shuffled_within(x, y, np.array([0, 0, 1, 1])), 4), shuffled_within(x, y, np.zeros(4, dtype=int))
         (0.9412, 0.0)
     """
-    _check_alike(first, second, strata)
+    check_lengths(first, second, strata)
     if math.isnan(pearson(first, second)):
         return float("nan")
     x, y = (unit_values(v.astype(np.float64)) for v in (first, second))
@@ -153,11 +160,6 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
     _, at, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     sums = [np.bincount(at, weights=v) for v in (x, y)]
     return float((sums[0] * sums[1] / sizes).sum() / np.sqrt((x @ x) * (y @ y)))
-
-
-def _check_alike(*columns: npt.NDArray[Any]) -> None:
-    if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
-        raise ValueError(f"expected arrays of one shape (n,), got {', '.join(str(c.shape) for c in columns)}")
 
 
 def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:

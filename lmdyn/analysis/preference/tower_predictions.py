@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["Predictions", "TowerPredictions", "means_of"]
 
@@ -99,14 +100,15 @@ class TowerPredictions:
         Raises:
             ValueError: on the CPU, if a target is not below ``vocab_size``.
         """
-        log_p, targets, halves = (_with_float64(v) for v in (log_probabilities, targets, halves))
+        log_p = exact_float(log_probabilities)
+        targets, halves = targets.to(log_p.device), halves.to(log_p.device)
         counts = targets >= 0
         halves = torch.where(counts, halves, 0)
         if targets.device.type == "cpu" and len(targets) and int(targets.max()) >= self.vocab_size:
             raise ValueError(f"expected targets below vocab_size {self.vocab_size}, got {int(targets.max())}")
         # boolean indexing would synchronize; a target beyond the vocabulary is also beyond the table
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
-        log_p = log_p.detach().double()
+
         p = log_p.exp()
         # indexing by self._pairs would synchronize
         products = [p[tower] * p[tower:] for tower in range(self.towers)]
@@ -127,7 +129,7 @@ class TowerPredictions:
         count, probability, log_probability = means_of(sums, K)
         # 1e-5: tolerance for softmax in half precision
         wrong = (log_probability.isnan() & (count > 0)) | (probability > 1 + 1e-5)
-        if bool(wrong.any()):
+        if wrong.any():
             tower, token = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"expected log-probabilities of at most 0, got NaN or higher values from tower {tower} for type {token}"
@@ -159,8 +161,3 @@ class TowerPredictions:
 def means_of(sums: Tensor, towers: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return count (V,), mean probability and mean log-probability (K, V) of the sums (column, V)."""
     return sums[0], sums[1 : 1 + towers] / sums[0], sums[1 + towers : 1 + 2 * towers] / sums[0]
-
-
-def _with_float64(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` on a device that supports float64; mps does not."""
-    return tensor.cpu() if tensor.device.type == "mps" else tensor

@@ -9,7 +9,7 @@ import scipy
 
 from lmdyn.analysis.statistics.rank_blocks import RankCorrelations
 
-__all__ = ["pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
+__all__ = ["check_lengths", "pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
         >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
         1.0
     """
-    _check_lengths(x, y)
+    check_lengths(x, y)
     if len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     x, y = x.astype(np.float64), y.astype(np.float64)
@@ -58,7 +58,7 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
         >>> weighted_pearson(x, y, np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).round(6).tolist()
         [-1.0, 1.0]
     """
-    _check_lengths(x, y)
+    check_lengths(x, y)
     if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
         return np.full(len(weights), np.nan)
     # about the mean of all, to which the mean of a resampling is near: no precision is lost
@@ -97,7 +97,7 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
         >>> round(spearman(x, x**3), 6)
         1.0
     """
-    _check_lengths(x, y, *given)
+    check_lengths(x, y, *given)
     columns = [x, y, *given]
     found = RankCorrelations(columns, np.zeros(len(x))).of(0, 1, range(2, len(columns)))
     return found.value
@@ -115,7 +115,8 @@ def unit_values(values: FloatArray) -> FloatArray:
     return np.asarray(np.ldexp(values, -np.frexp(np.abs(values).max())[1]))
 
 
-def _check_lengths(*rows: npt.NDArray[Any]) -> None:
+def check_lengths(*rows: npt.NDArray[Any]) -> None:
+    """Raise an error unless all arrays are of one shape (n,)."""
     if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
         raise ValueError(f"expected arrays of one shape (n,), got {', '.join(str(r.shape) for r in rows)}")
 

@@ -89,8 +89,8 @@ def all_reduce_sums(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
     shapes: dict[K, tuple[int, ...]] = {}
     for of_rank in gather({name: tuple(total.shape) for name, total in tensors.items()}):
         shapes |= of_rank
-    zeros = {k: torch.zeros(shape, dtype=torch.float64) for k, shape in shapes.items() if k not in tensors}
-    return {name: all_reduce_sum(tensors[name] if name in tensors else zeros[name]) for name in shapes}
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    return {name: all_reduce_sum(tensors.get(name, of_none)) for name, of_none in zeros.items()}
 
 
 def divided(

@@ -128,7 +128,7 @@ def product_spectrum(
     """
     (left, left_scale), (right, right_scale) = _reduced(a, 1), _reduced(b.mT, 1)
     values = _finite_values(left @ right.mT) * (left_scale * right_scale)[..., None]
-    nothing = torch.full(values.shape[:-1], torch.nan, dtype=torch.float64, device=values.device)
+    nothing = values.new_full(values.shape[:-1], torch.nan, dtype=torch.float64)
     eps = max(_epsilon(a), _epsilon(b))
     return _spectrum(values, (a.shape[-2], b.shape[-1]), eps, nothing, nothing)
 
@@ -165,7 +165,7 @@ def singular_values(w: Float[Tensor, "*batch rows cols"]) -> Float[Tensor, "*bat
         gram = torch.stack([part.mT @ part for part in map(exact, _parts(tall))]).sum(0)
         broken = ~gram.isfinite().all(-1).all(-1)
         squares = torch.linalg.eigvalsh(torch.where(broken[..., None, None], 0.0, gram)).flip(-1)
-        if bool((broken | (squares[..., -1] > _SQUARED * squares[..., 0])).all()):
+        if (broken | (squares[..., -1] > _SQUARED * squares[..., 0])).all():
             values = squares.clamp_min(0).sqrt()
             return torch.where(broken[..., None], torch.nan, values) * scale[..., None]
     r, scale = _reduced(tall)
@@ -185,17 +185,14 @@ def _reduced(w: Tensor, most: int = 2) -> tuple[Tensor, Tensor]:
     exact, scale = _scaled(w)
     if w.shape[-2] <= most * w.shape[-1]:
         return exact(w), scale
-    reduced: Tensor | None = None
+    reduced = exact(w[..., :0, :])
     for part in _parts(w):
-        stacked = exact(part) if reduced is None else torch.cat([reduced, exact(part)], dim=-2)
-        reduced = torch.linalg.qr(stacked, mode="r").R
-    assert reduced is not None
+        reduced = torch.linalg.qr(torch.cat([reduced, exact(part)], dim=-2), mode="r").R
     return reduced, scale
 
 
 def _parts(w: Tensor) -> Sequence[Tensor]:
-    found: Sequence[Tensor] = w.split(_ROWS * w.shape[-1], dim=-2)
-    return found
+    return torch.split(w, _ROWS * w.shape[-1], dim=-2)
 
 
 def _scaled(w: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
