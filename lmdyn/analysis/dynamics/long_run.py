@@ -148,16 +148,16 @@ def long_run(
 def _unknown(x: Tensor, tau: int, steps: int, keep: int, epsilon: float) -> LongRun:
     """Return the records of all trajectories before the first window, which are then filled in."""
     n, windows = len(x), steps // tau
-    token = torch.full((n, x.shape[2]), torch.nan, dtype=x.dtype, device=x.device)
-    never = torch.full((n,), -1, dtype=torch.int64, device=x.device)
+    token = x.new_full((n, x.shape[2]), torch.nan)
+    never = x.new_full((n,), -1, dtype=torch.int64)
     return LongRun(
-        exponents=torch.full((windows, n), torch.nan, dtype=torch.float64, device=x.device),
-        deviations=torch.full((keep + 1, n), torch.nan, dtype=torch.float64, device=x.device),
+        exponents=x.new_full((windows, n), torch.nan, dtype=torch.float64),
+        deviations=x.new_full((keep + 1, n), torch.nan, dtype=torch.float64),
         switched_at=never,
         recurred_at=never.clone(),
         ended_at=never.clone(),
         diverged=never == 0,
-        observed=torch.full((windows, n), torch.nan, dtype=x.dtype, device=x.device),
+        observed=x.new_full((windows, n), torch.nan),
         final=token,
         final_full=torch.full_like(x, torch.nan),
         delta=token.clone(),
@@ -200,7 +200,7 @@ def _full(
             run.final_full[at], run.delta_full[at] = torch.nan, torch.nan
             run.delta[at] = _mean(delta[done])
             over |= done
-        if bool(over.any()):  # the only synchronization with the device in a window
+        if over.any():  # the only synchronization with the device in a window
             x, delta, first, rows, f = x[~over], delta[~over], first[~over], rows[~over], part_of(f, ~over)
             d = d[~over]
         if len(rows) == 0:
@@ -236,7 +236,7 @@ def _reduced(run: LongRun, reduced: Map, epsilon: float, tolerance: float | None
         over = ~x.isfinite().all(1)
         if returns is not None:
             over |= _returned(run, returns, x, every, rows, window)
-        if bool(over.any()):  # the only synchronization with the device in a window
+        if over.any():  # the only synchronization with the device in a window
             rows = rows[~over]
 
 
@@ -268,7 +268,7 @@ def _returned(
 
     States are compared at the end of each window: any period appears as a period in windows.
     """
-    states = torch.full((len(every), x.shape[1]), torch.nan, dtype=x.dtype, device=x.device)
+    states = x.new_full((len(every), x.shape[1]), torch.nan)
     here = torch.searchsorted(every, rows)
     states[here] = x
     returns.update(states)

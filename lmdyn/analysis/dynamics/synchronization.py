@@ -98,7 +98,7 @@ def deviation_floor(
     noise = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     factor = 1 + 8 * torch.finfo(x.dtype).eps * (noise - 0.5)
     x = (x.double().mean(-2, keepdim=True) * factor.to(x.device)).to(x.dtype)
-    highest = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    highest = x.new_zeros(len(x), dtype=torch.float64)
     for step in range(steps):
         x = f(x)
         if step >= steps // 2:
@@ -177,7 +177,7 @@ def synchronize(
         >>> synchronize(halved, torch.tensor([[[1.0], [3.0]]]), 100, threshold=5e-3)
         Synchronization(offset=tensor([3]), token=tensor([[2.]]))
     """
-    offset = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+    offset = x.new_full((len(x),), -1, dtype=torch.int64)
     token = x.double().mean(1).to(x.dtype)
     for rows in torch.arange(len(x), device=x.device).split(batch_size):
         now, here = x[rows], part_of(f, rows)
@@ -187,7 +187,7 @@ def synchronize(
             open_ = (offset[rows] < 0) | first
             token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
             # synchronizes with the device only every 10 steps
-            if t == max_steps or (t % 10 == 9 and bool((offset[rows] >= 0).all())):
+            if t == max_steps or (t % 10 == 9 and (offset[rows] >= 0).all()):
                 break
             now = here(now)
     return Synchronization(offset, token)

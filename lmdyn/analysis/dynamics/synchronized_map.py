@@ -177,7 +177,7 @@ def transverse_exponents(
     u = u / u.norm(dim=-1, keepdim=True)
     found = []
     for _ in range(steps // tau):
-        growth = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        growth = x.new_zeros(len(x), dtype=torch.float64)
         for _ in range(tau):
             pair = torch.stack([x, x], 1)
             after, tangent = derivative(f, pair, torch.stack([u, -u], 1))

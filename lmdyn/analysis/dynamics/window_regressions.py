@@ -179,7 +179,7 @@ def _ridged_factor(
     used = torch.full_like(unit, ridge)
     diagonal += (ridge * unit)[:, None]
     factor, failed = torch.linalg.cholesky_ex(normal)
-    while bool(failed.any()):
+    while failed.any():
         again = failed > 0
         diagonal[again] += (9 * used * unit)[again][:, None]
         used[again] *= 10

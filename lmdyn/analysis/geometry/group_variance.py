@@ -116,14 +116,14 @@ class GroupSums:
             raise ValueError(f"groups has {int(index.max())}: expected numbers below {self.n_groups}")
         if self._centre is None:
             inside = (index >= 0).any(1)
-            if not bool(inside.any()):
+            if not inside.any():
                 return
             self._centre = exact[inside].mean(0)  # vectors of no group, such as those of padding, may be NaN
             self._counts, self._squares = self._counts.to(exact.device), self._squares.to(exact.device)
             self._sums = exact.new_zeros(self.n_groups + 1, x.shape[1])
             self._rounding = rounding(at_least_float32(x))
         v = exact - self._centre
-        squares, one = torch.linalg.vecdot(v, v), torch.ones(len(v), dtype=v.dtype, device=v.device)
+        squares, one = torch.linalg.vecdot(v, v), v.new_ones(len(v))
         for column in torch.where(index >= 0, index, self.n_groups).unbind(1):
             self._counts.index_add_(0, column, one)
             self._sums.index_add_(0, column, v)

@@ -77,7 +77,7 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
     squared, norms = squared_distances(exact_float(rows))
     squared.fill_diagonal_(torch.inf)
     kept = _distinct(rows, squared, norms)
-    if not bool(kept.all()):
+    if not kept.all():
         rows, squared = rows[kept], squared[kept][:, kept]
     sizes = [len(rows) // part for part in parts]
     found = (_two_nn(rows[:size], squared[:size, :size]) for size in sizes)

@@ -146,7 +146,7 @@ def mds_picture(distances: Float[Tensor, "n _"]) -> MdsPicture:
     size = float(given.max()) if given.numel() else 0.0
     if (
         not given.numel()
-        or bool((given < 0).any())
+        or (given < 0).any()
         or not scipy.spatial.distance.is_valid_dm(given.numpy(), tol=1e-6 * size)
     ):
         raise ValueError(
@@ -210,6 +210,6 @@ def _rounding(x: Tensor, dtype: torch.dtype | None = None) -> float:
 
 def _finite(x: Tensor) -> Tensor:
     exact = exact_float(x).cpu()
-    if not bool(exact.isfinite().all()):
+    if not exact.isfinite().all():
         raise ValueError("vectors or distances contain NaN or infinite numbers: leave out such rows")
     return exact

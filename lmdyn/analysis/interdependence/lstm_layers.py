@@ -164,9 +164,9 @@ def real_steps(
         ValueError: if padding comes before a word.
     """
     if mask is None:
-        return torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+        return inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
     mask = mask.bool()  # those of transformers are integers
-    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+    if (mask[:, 1:] & ~mask[:, :-1]).any():
         raise ValueError("the mask has padding before a word: pad on the right")
     return mask
 

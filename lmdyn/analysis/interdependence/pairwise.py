@@ -67,7 +67,7 @@ def decompositional_interdependence(
     if decoder is not None:
         check_decoder(decoder, lstm_layers(lstm))
     both = left & right
-    if bool(both.any()):
+    if both.any():
         raise ValueError(
             f"left and right share words ({int(both.sum())} in all, the first at index "
             f"{tuple(both.nonzero()[0].tolist())}): pass disjoint sets"
@@ -75,12 +75,12 @@ def decompositional_interdependence(
     if not bool(left.any(-1).all() & right.any(-1).all()):
         raise ValueError("left and right must contain at least one word in each row, got an empty set")
     steps = real_steps(mask, inputs)
-    if bool(((left | right) & ~steps).any()):
+    if ((left | right) & ~steps).any():
         raise ValueError("left or right contains padding: expected words within the mask")
     time = torch.arange(inputs.shape[1], device=inputs.device)
     last = (time * (left | right)).amax(-1)
     read = last if at is None else torch.as_tensor(at, device=inputs.device).expand(last.shape)
-    if bool((outside := (read < 0) | (read >= steps.sum(-1))).any()):
+    if (outside := (read < 0) | (read >= steps.sum(-1))).any():
         raise ValueError(f"`at` is {int(read[outside][0])}: expected 0 to the sentence's length - 1")
     pairs = left.shape[:-2].numel()
     focus = torch.stack([left, right, left | right]).flatten(0, -3)

@@ -226,7 +226,7 @@ class _Game:
         self._forward, self._tokens, self._baseline = forward, tokens, baseline
         self.max_rows, self._causal = max_rows, causal
         there = (words >= 0).nonzero()[:, 0]
-        if bool((words[there].diff() < 0).any()):
+        if (words[there].diff() < 0).any():
             raise ValueError(
                 f"words has {', '.join(map(str, words.tolist()))}: number the words along the sentence, with equal "
                 "numbers for the tokens of one word only"
@@ -262,7 +262,7 @@ class _Game:
             given = torch.where(here if tokens.ndim == 1 else here[..., None], tokens, self._baseline)
             for name, v in _named(self._forward(given), given).items():
                 found = exact_float(v[place[asked] % self.max_rows, position[asked]])
-                if not bool(found.isfinite().all()):
+                if not found.isfinite().all():
                     raise ValueError("forward returned NaN or infinite values: check model and baseline")
                 parts[name].append(found)
         return {name: torch.cat(found)[reads.argsort()] for name, found in parts.items()}

@@ -57,7 +57,7 @@ def closed_orbit_rate(
         >>> found.exponent.exp()
         tensor([0.9900], dtype=torch.float64)
     """
-    if bool((period < 1).any()):
+    if (period < 1).any():
         raise ValueError(f"expected periods of at least 1, got {int(period.min())}: pass only closed orbits")
     first = random_perturbation(x, 1.0, seed, rows)
     size = state_norm(x)

@@ -50,7 +50,7 @@ def correlation_dimension(
     ranks = [max(1, round(pairs * share)) for share in (low, high)]
     found = []
     for row in chosen.unbind(1):
-        if not bool(row.isfinite().all()):
+        if not row.isfinite().all():
             found.append(row.new_tensor(torch.nan))
             continue
         apart = torch.pdist(row)

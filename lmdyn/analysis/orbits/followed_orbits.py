@@ -25,7 +25,7 @@ def refuse_noise(f: Map, x: Tensor) -> None:
     """
     first, again = (f(x.clone()).clone() for _ in range(2))
     apart, size = state_norm(again - first), state_norm(first)
-    if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
+    if (apart > torch.finfo(x.dtype).eps * 64 * size).any():
         raise ValueError(
             "two applications of the map to one state give different results: the map draws random numbers (dropout, "
             "noise), so lmdyn cannot name the kinds of orbits. Pass a deterministic map, such as a module in eval mode"
@@ -56,19 +56,19 @@ class FollowedOrbits:
         self._share = math.sqrt(eps)
         delta = self.first if perturbation is None else unit_perturbation(perturbation, self.first)
         self.delta = delta * self._epsilon()
-        nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
+        nothing = x.new_empty(0, n, dtype=torch.float64)
         self.exponents = nothing if earlier is None else earlier.to(nothing)
         self.earlier = len(self.exponents)
         self.recurrence = Recurrence(self.tolerance, largest=True)
         self.recurrence.update(x)
-        no = torch.zeros(n, dtype=torch.bool, device=x.device)
+        no = x.new_zeros(n, dtype=torch.bool)
         self.closed = no if closed is None else closed.to(x.device)
         self.rest = (~self.closed).nonzero()[:, 0]
         self.sizes, self.followed, self.diverged = nothing, no.clone(), no.clone()
         g, size = torch.Generator().manual_seed(seed + 1), math.prod(x.shape[1:])
         self.along = torch.randn(size, _OBSERVABLES, generator=g, dtype=torch.float64).to(x)
         self.looks = nothing.new_empty(0, n, _OBSERVABLES)
-        self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
+        self.steps = x.new_full((n,), self.earlier * tau, dtype=torch.int64)
 
     def _epsilon(self) -> Tensor:
         """Return the norms of the perturbations, in proportion to the states."""
@@ -80,7 +80,7 @@ class FollowedOrbits:
         n = len(self.x)
         if look:
             self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
-        more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
+        more = self.x.new_full((windows, n), torch.nan, dtype=torch.float64)
         sizes = torch.full_like(more, torch.nan)
         of_all = self._epsilon()
         for window in range(windows):
@@ -108,7 +108,7 @@ class FollowedOrbits:
             seen[rows] = x
             self.recurrence.update(seen)
             ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
-            if bool(ends.any()):  # the only synchronization with the device in a window
+            if ends.any():  # the only synchronization with the device in a window
                 self.rest = rows[~ends]
         self.exponents, self.sizes = torch.cat([self.exponents, more]), torch.cat([self.sizes, sizes])
 

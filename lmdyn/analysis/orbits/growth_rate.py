@@ -123,7 +123,7 @@ def _block_error(
     blocks = count.clamp(1, most)
     place = (known.cumsum(0) - 1).clamp(min=0)
     block = (place * blocks // count.clamp(min=1)).clamp(max=most - 1)
-    sums = torch.zeros(most, len(mean), dtype=torch.float64, device=values.device)
+    sums = values.new_zeros(most, len(mean), dtype=torch.float64)
     counts = torch.zeros_like(sums)
     sums.scatter_add_(0, block, values)
     counts.scatter_add_(0, block, known.double())
@@ -149,8 +149,7 @@ def arrival(
     Returns:
         Tensor of shape (batch,): window at which the second part begins, from 0.
 
-    Raises:
-        ValueError: if there are no windows.
+
 
     Reference: the most likely change of the mean of independent normal numbers: Hinkley 1970.
 
@@ -158,8 +157,6 @@ def arrival(
         >>> arrival(torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.3]]))
         tensor([3])
     """
-    if not len(exponents):
-        raise ValueError("expected at least one window to split, got none")
     known = ~exponents.isnan()
     values = unit_size(torch.where(known, exponents.double(), 0))
     before, count = values.cumsum(0), known.cumsum(0)

@@ -207,9 +207,9 @@ def local_lyapunov_exponents(
         raise ValueError(f"epsilon must be a norm above 0 and finite, got {epsilon}")
     windows, power = steps // tau, power_at(f, tau)
     first = delta = random_perturbation(x, epsilon, seed, rows)
-    exponents = torch.empty(windows, len(x), dtype=torch.float64, device=x.device)
-    saturated = torch.zeros(windows, len(x), dtype=torch.bool, device=x.device)
-    diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    exponents = x.new_empty(windows, len(x), dtype=torch.float64)
+    saturated = x.new_zeros(windows, len(x), dtype=torch.bool)
+    diverged = x.new_zeros(len(x), dtype=torch.bool)
     for w in range(windows):
         x, moved = power(torch.cat([x, x + delta]), w * tau).chunk(2)
         delta, growth, saturated[w], finite = rescaled(x, moved - x, first, epsilon)

@@ -113,8 +113,8 @@ def lyapunov_spectrum(
     advance = _tangents if method == "tangent" else _perturbations
     n, skipped = steps // every, skip // every
     blocks = min(_BLOCKS, n)
-    sums = torch.zeros(blocks, len(x), k, dtype=torch.float64, device=x.device)
-    bent = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    sums = x.new_zeros(blocks, len(x), k, dtype=torch.float64)
+    bent = x.new_ones(len(x), dtype=torch.bool)
     for i in range(skipped + n):
         t = i * every
         if method == "perturbation" and i in (skipped, skipped + n - 1):
@@ -127,7 +127,7 @@ def lyapunov_spectrum(
         if i >= skipped:
             growth = r.diagonal(dim1=1, dim2=2).abs().log()
             sums[(i - skipped) * blocks // n] += torch.where(finite[:, None], growth, torch.nan)
-    if method == "perturbation" and bool(bent.any()):
+    if method == "perturbation" and bent.any():
         epsilon = math.sqrt(torch.finfo(dtype).eps)
         raise ResolutionError(
             f"perturbations of {epsilon:.0e} of the state's norm are not small in {dtype}, for {int(bent.sum())} of "

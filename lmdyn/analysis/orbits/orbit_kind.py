@@ -271,7 +271,7 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
     series = orbits.looks[:, at]
     discrete, change, dimension = _discrete(series)
     again = split & ~discrete
-    if bool(again.any()):
+    if again.any():
         fine = _series(f, x[again], orbits.along, max(256, min(_LOOKS, times)), every)
         discrete[again], change[again], dimension[again] = _discrete(fine)
     # a cycle that rounding displaces by less than the tolerance also fills a curve
@@ -332,7 +332,7 @@ def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> N
     near = orbits.tolerance * orbits.scale[at] * wide.to(at.device)
     x = orbits.x[at]
     period = _least_period(f, x, near, most)
-    if bool((again := period != 1).any()):
+    if (again := period != 1).any():
         x = x[again]
         for _ in range(int(orbits.steps[at[again]].max()) // orbits.tau):
             x = orbits.power(x)
@@ -344,7 +344,7 @@ def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> N
 def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor, "batch"]:
     """Return the number of steps after which states recur; 0 for more than ``most``."""
     x, step = start, repeat(f, 1)
-    period = torch.zeros(len(start), dtype=torch.int64, device=start.device)
+    period = start.new_zeros(len(start), dtype=torch.int64)
     for t in range(1, most + 1):
         x = step(x)
         back = (state_norm(x - start) <= near) & (period == 0)

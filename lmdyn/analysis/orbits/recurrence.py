@@ -74,11 +74,11 @@ class Recurrence:
             size = self._size
         if self._saved is None:
             self._saved = x.clone()
-            zeros = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            zeros = x.new_zeros(len(x), dtype=torch.int64)
             self._saved_at, self._candidate, self.period = zeros, zeros.clone(), zeros.clone()
             self.recurred_at = zeros - 1
             self._began = torch.where(_finite(x), 0, -1)
-            self._moved = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+            self._moved = x.new_zeros(len(x), dtype=torch.float64)
             return
         self._step += 1
         begins = (self._began < 0) & _finite(x)
@@ -167,8 +167,8 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
     if max_period < 1:
         raise ValueError(f"max_period must be at least 1, got {max_period}")
     step, start = repeat(f, 1), x
-    back = torch.zeros(2 * max_period, len(x), dtype=torch.bool, device=x.device)
-    away = torch.zeros(2 * max_period, len(x), dtype=torch.float64, device=x.device)
+    back = x.new_zeros(2 * max_period, len(x), dtype=torch.bool)
+    away = x.new_zeros(2 * max_period, len(x), dtype=torch.float64)
     for t in range(2 * max_period):
         x = step(x)
         gap, size = state_norm(x - start), state_norm(x)

@@ -167,7 +167,7 @@ def iterate(
     """
     check_steps(f, steps)
     kept: dict[str, Tensor] = {}
-    diverged = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+    diverged = x.new_full((len(x),), -1, dtype=torch.int64)
     advance = power_at(f, 1)
     for t in range(steps + 1):
         if t:

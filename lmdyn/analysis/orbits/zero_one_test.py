@@ -81,8 +81,7 @@ def zero_one_test(
     g = torch.Generator().manual_seed(seed)
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
-    if values.shape[1] == 0:
-        return ZeroOne(torch.tensor(lengths), values.new_empty(len(lengths), 0))
+
     k = torch.stack([torch.stack([_growth_correlation(values[:m], one) for one in c]) for m in lengths])
     return ZeroOne(torch.tensor(lengths), k.nanmedian(1).values)
 
@@ -111,7 +110,7 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
     n = len(series)
     if n == 0:
         raise ValueError("the series is empty: pass at least one value")
-    if not bool(series.isfinite().all()):
+    if not series.isfinite().all():
         raise ValueError("the series has NaN or infinite values: cut the series before the first such value")
     centred = series.double() - series.double().mean()
     centred = unit_size(centred)

@@ -72,7 +72,7 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
                 [1.0000, 0.6931]], dtype=torch.float64)
     """
     check_labels(labels, logits.shape[1])
-    logits = logits.float() if logits.dtype != torch.float64 else logits
+    logits = logits.to(at_least_float32(logits))
     right = hits(logits, labels).double()
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0].double()
     return torch.stack([right, torch.where(right.isnan(), torch.nan, -log_p)], 1)
@@ -187,7 +187,7 @@ def _least_squares(features: Tensor, targets: Tensor, ridge: float) -> LinearRea
     for of_time in features:
         x = exact_float(of_time)
         mean = x.mean(0)
-        if not bool(x.isfinite().all()):
+        if not x.isfinite().all():
             weights.append(torch.full_like(mean, torch.nan))
             biases.append(mean.sum())
             continue

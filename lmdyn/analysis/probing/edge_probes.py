@@ -157,7 +157,7 @@ def fit(
         stale = torch.where(better, 0, stale + 1)
         for kept, parameter in zip(best, model.parameters, strict=True):
             kept[better] = parameter.detach()[better]
-        if bool((stale >= classifier.patience).all()):
+        if (stale >= classifier.patience).all():
             break
     model.weight, model.bias = best
     f1 = _score(model, test, loss)
@@ -169,7 +169,7 @@ def fit(
 @torch.no_grad()
 def _score(model: "_Probes", spans: Spans, loss: Loss) -> Tensor:
     """Compute micro-F1, (S,) float64 on the CPU."""
-    found = torch.zeros(len(model.weight), dtype=torch.float64, device=spans.index.device)
+    found = spans.index.new_zeros(len(model.weight), dtype=torch.float64)
     answers, gold = found.long(), 0
     for rows in torch.arange(len(spans), device=spans.index.device).split(_CHUNK):
         z, y = model.logits(spans.means(rows)), spans.labels[rows]
@@ -410,7 +410,7 @@ def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int
     none = spans[:, 2] < 0
     if bool(none.any()) != bool(none.all()):
         raise ValueError(f"{where}: only some examples have a second span: split the examples into two tasks")
-    edges = spans[:, :2] if bool(none.all()) else spans.reshape(-1, 2)
+    edges = spans[:, :2] if none.all() else spans.reshape(-1, 2)
     start, end = edges.T
     if len(wrong := edges[~((start >= 0) & (start < end) & (end <= n))]):
         raise ValueError(f"{where}: expected spans 0 <= start < end <= {n}, got {wrong[0, 0]}, {wrong[0, 1]}")

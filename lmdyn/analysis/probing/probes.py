@@ -496,7 +496,7 @@ def control_labels(
     """
     shares = distribution.detach().cpu().double()
     fine = shares.isfinite().all() & (shares >= 0).all() & (shares.sum() > 0)
-    if len(shares) == 0 or not bool(fine):
+    if len(shares) == 0 or not fine:
         raise ValueError(
             f"expected finite shares of at least 0, not all 0, got {', '.join(map(str, shares.tolist())) or 'none'}"
         )
@@ -613,7 +613,7 @@ def _check_features(features: Mapping[str, Tensor], name: str) -> None:
     if not features:
         raise ValueError(f"{name}: expected at least one site, got none")
     for site, x in features.items():
-        if not bool(x.isfinite().all()):
+        if not x.isfinite().all():
             raise ValueError(f"{name}: site {site!r} has NaN or infinite features: leave out the site")
 
 
@@ -646,7 +646,7 @@ def _with_control_tasks(sets: Sequence[tuple[Targets, Tensor, str]], seed: int) 
         for column, (task, distribution) in enumerate(zip(base.names, distributions, strict=True)):
             control = control_labels(types.cpu().long(), distribution, seed=stable_hash(seed, task))
             columns.append(torch.where(targets.labels[:, column] == IGNORED, IGNORED, control))
-            if not bool((columns[-1] != IGNORED).any()):
+            if not (columns[-1] != IGNORED).any():
                 raise ValueError(f"{name}: expected types >= 0 of labelled tokens of task {task!r}, got none")
         extended.append(
             Targets(

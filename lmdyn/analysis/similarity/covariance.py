@@ -109,12 +109,9 @@ class CrossCovariance:
             parts: (n, d₁), (n, d₂), … representations of the same samples, two or more.
 
         Raises:
-            ValueError: if the dimensions are not those of earlier samples, or there is not one name for each.
+            ValueError: if the dimensions are not those of earlier samples.
         """
-        if len(parts) != len(self._names):
-            raise ValueError(
-                f"expected {len(self._names)} representations ({', '.join(self._names)}), got {len(parts)}"
-            )
+        assert len(parts) == len(self._names)
         if len(parts[0]) == 0:
             return
         v, widths = torch.cat([exact_float(part) for part in parts], 1), tuple(p.shape[1] for p in parts)

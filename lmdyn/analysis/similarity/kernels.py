@@ -78,7 +78,7 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         raise ValueError(f"the bandwidth is a distance, which requires at least 2 samples, got {len(x)}")
     samples = unit_size(exact_float(x))
     squared, norms = squared_distances(samples)
-    if not bool(norms.isfinite().all()):
+    if not norms.isfinite().all():
         raise ValueError("samples or their distances are NaN or infinite: leave out these samples")
     median = pairs_of_rows(squared).median()
     # products round distances by a share of the norms, which are large only next to those of far samples

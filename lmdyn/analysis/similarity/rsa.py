@@ -110,7 +110,7 @@ def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         ValueError: if a value is NaN, which has no rank.
     """
     exact = exact_float(values)
-    if bool(exact.isnan().any()):
+    if exact.isnan().any():
         raise ValueError("expected numbers to rank, got NaN: leave out the NaN values")
     return _ranks(*_sorted(exact))
 

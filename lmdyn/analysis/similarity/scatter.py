@@ -55,7 +55,7 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError(f"cut must be 'variance' or 'singular_values', got {cut!r}")
     if not len(singular_values):
         raise ValueError("singular_values is empty: expected at least one singular value")
-    if not bool(singular_values.isfinite().all()):
+    if not singular_values.isfinite().all():
         raise ValueError(
             "singular_values has NaN or infinite values: use a matrix with finite values and squares"
         )
@@ -160,7 +160,7 @@ class Side:
     def factor(self) -> Tensor | None:
         """Lower Cholesky factor of XᵀX; None unless it proves a condition number of X of at most 1e4."""
         factor, failed = torch.linalg.cholesky_ex(self.scatter)
-        if bool(failed):
+        if failed:
             return None
         inverse = torch.cholesky_inverse(factor)
         # Frobenius norms are at least the largest singular values, so the bound is safe

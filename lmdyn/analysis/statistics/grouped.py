@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
+from lmdyn.analysis.statistics.distributed import all_reduce_sums
 
 __all__ = ["GroupedMeans"]
 
@@ -64,18 +64,14 @@ class GroupedMeans:
             # an extra group takes values that are left out: boolean indexing and bincount would synchronize
             index = torch.where(valid, groups, self.n_groups)
             if name not in self._sums:
-                zeros = torch.zeros(self.n_groups + 1, dtype=torch.float64, device=groups.device)
+                zeros = groups.new_zeros(self.n_groups + 1, dtype=torch.float64)
                 self._sums[name], self._counts[name] = zeros, zeros.clone()
             self._sums[name].index_add_(0, index, torch.where(valid, value, 0).double())
             self._counts[name].index_add_(0, index, valid.double())
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
-        for name in union_over_ranks(self.names):
-            for store in (self._sums, self._counts):
-                if name not in store:
-                    store[name] = torch.zeros(self.n_groups + 1, dtype=torch.float64)
-                store[name] = all_reduce_sum(store[name])
+        self._sums, self._counts = all_reduce_sums(self._sums), all_reduce_sums(self._counts)
 
     def sum(self, name: str) -> Float[Tensor, "groups"]:
         """Return the sum in each group, (n_groups,) float64."""

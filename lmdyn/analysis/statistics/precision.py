@@ -70,7 +70,7 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
     ends = x.aminmax() if dim is None else x.aminmax(dim=dim, keepdim=True)  # without a copy, unlike abs
     largest = torch.maximum(-ends.min, ends.max)
     exponent = torch.where(largest.isfinite(), -torch.frexp(largest).exponent, 0)
-    if not bool(exponent.any()):
+    if not exponent.any():
         return x
     if int(exponent.abs().max()) < math.frexp(torch.finfo(x.dtype).max)[1] - 1:
         return x * torch.ldexp(torch.ones_like(largest), exponent)

@@ -54,12 +54,12 @@ def learning_order(
         >>> learning_order(torch.tensor([0, 9, 99]), torch.tensor([[0.0, 0.0], [0.4, 0.0], [0.4, 0.8]])).tolist()
         [2.16..., 30.62...]
     """
-    if len(steps) != len(accuracy) or bool((steps.diff() <= 0).any()):
+    if len(steps) != len(accuracy) or (steps.diff() <= 0).any():
         raise ValueError(
             f"expected one row of accuracy for each increasing step, got {len(accuracy)} rows for steps "
             f"{', '.join(map(str, steps.tolist()))}"
         )
-    if bool(accuracy.isinf().any()):
+    if accuracy.isinf().any():
         raise ValueError("expected finite accuracies, or NaN for a group without observations, got infinity")
     reached = torch.full((accuracy.shape[1],), torch.nan, dtype=torch.float64)
     place = steps.double().log1p()

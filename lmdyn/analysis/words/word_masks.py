@@ -61,9 +61,9 @@ def number_words(words: Int[Tensor, "batch time"]) -> BatchWords:
     index = words[inside].long()
     size = int(index.max()) + 1 if len(index) else 1
     keys, inverse, pieces = (rows * size + index).unique(return_inverse=True, return_counts=True)
-    number = torch.full(words.shape, -1, dtype=torch.int64, device=words.device)
+    number = words.new_full(words.shape, -1, dtype=torch.int64)
     number[inside] = inverse
-    first = torch.full((len(keys),), words.shape[1], dtype=torch.int64, device=words.device)
+    first = words.new_full((len(keys),), words.shape[1], dtype=torch.int64)
     first.scatter_reduce_(0, inverse, positions, "amin")
     return BatchWords(number, keys // size, keys % size, first, pieces)
 
@@ -181,7 +181,7 @@ def words_right(
         >>> words_right(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), 2)
         tensor([False,  True])
     """
-    misses = torch.zeros(n_words, dtype=torch.int64, device=hits.device)
+    misses = hits.new_zeros(n_words, dtype=torch.int64)
     return misses.index_add_(0, word_of_piece, (~hits).long()) == 0
 
 
@@ -206,7 +206,7 @@ def one_masked(batch: Mapping[str, Any], mask_id: int, special: Sequence[int], s
     labels = batch["labels"]
     ids = torch.where(labels >= 0, labels, batch["input_ids"])
     real = tokens_of(batch)
-    eligible = real & ~torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
+    eligible = real & ~torch.isin(ids, ids.new_tensor(special))
     eligible[:, 0] = False
     places = torch.arange(ids.shape[1], device=ids.device)
     weighted = ids * (2 * places + 1)

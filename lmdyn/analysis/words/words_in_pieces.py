@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.hashing import splitmix64
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["CUT_OFF", "NO_TEXT", "FoundWords", "PieceTable", "find_words", "spell", "word_log_probability"]
 
@@ -195,7 +196,7 @@ def word_log_probability(
         places = zip(found.row.split(_POSITIONS), (columns - first).split(_POSITIONS), strict=True)
         for rows, at in places:
             read = logits[rows.to(logits.device), at.to(logits.device)]
-            read = read.to(torch.promote_types(read.dtype, torch.float32))
+            read = read.to(at_least_float32(read))
             parts.append(read[:, no_part].logsumexp(-1) - read.logsumexp(-1))
         return torch.cat(parts).to(total.device).double() if parts else total
 
