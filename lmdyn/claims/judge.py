@@ -40,6 +40,7 @@ class ClaimJudgement:
         exploratory: reasons why it does not count as stated before; empty if it does.
         seeds: the seeds by which it was judged.
         runs: names of the runs that were read.
+        own_texts: whether each seed has a generated text of its own, so that the spread over seeds includes texts.
     """
 
     claim: Claim
@@ -53,11 +54,12 @@ class ClaimJudgement:
     exploratory: tuple[str, ...] = ()
     seeds: tuple[SeedPair, ...] = ()
     runs: tuple[str, ...] = ()
+    own_texts: bool = False
 
     @property
     def of_this_text(self) -> bool:
         """Whether the verdict is for this text only: some part has no known error over texts."""
-        return any(part.of_this_text for part in self.parts)
+        return not self.own_texts and any(part.of_this_text for part in self.parts)
 
     @property
     def floor_too(self) -> bool:
@@ -159,14 +161,19 @@ def _judge_claim(
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
+    if own := bool(_own_texts([judged[s][0] for s in seeds])):  # errors over texts would count them twice
+        estimates = {seed: [replace(e, error=None) for e in found] for seed, found in estimates.items()}
     try:
         parts = _parts(claim, estimates, confidence)
     except ValueError as error:  # a value outside the range of its scale
         raise ValueError(f"claim {claim.name!r}: {error}") from error
     verdict, p = _combined(claim, parts)
+    if own and len(seeds) < ENOUGH:
+        verdict, p = "undecided", None
+        lacking = [f"{len(seeds)} texts, each with a seed of its own: a verdict requires {ENOUGH}", *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
     why = [*(_undecided(parts) if verdict == "undecided" else ()), *unknown, *lacking]
-    return ClaimJudgement(claim, verdict, verdict, parts, floor, p, None, tuple(why), **about)
+    return ClaimJudgement(claim, verdict, verdict, parts, floor, p, None, tuple(why), **about, own_texts=own)
 
 
 def _estimates(
@@ -247,7 +254,9 @@ def _used(
                 continue
         for seed, run, _ in places:
             used[seed][id(run)] = run
-        differ = differences([run for _, run, _ in places])
+        its = [run for _, run, _ in places]
+        own = _own_texts(its)
+        differ = [each for each in differences(its) if each.partition(":")[0] not in own]
         differ += _different_settings([(run, folder) for _, run, folder in places if folder != "test"])
         if differ:
             raise ValueError(
@@ -255,6 +264,15 @@ def _used(
                 f"{'; '.join(differ)}. Give the runs of one condition at a time"
             )
     return {seed: list(runs.values()) for seed, runs in used.items()}
+
+
+def _own_texts(runs: Sequence[ObservedRun]) -> set[str]:
+    """Return the names of seeds of generated texts of which each run has another one: a random factor, as its seed."""
+    values: dict[str, set[Any]] = {}
+    for run in runs:
+        for name in (name for name in run.condition if name.endswith("grammar_seed")):
+            values.setdefault(name, set()).add(run.condition[name])
+    return {name for name, of in values.items() if len(of) == len(runs) > 1}
 
 
 def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:

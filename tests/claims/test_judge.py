@@ -74,6 +74,26 @@ def test_another_text_is_added_and_does_not_shrink():
     assert part.interval[0] < part.text_interval[0]
 
 
+def test_texts_of_their_own_vary_with_the_seeds():
+    """The spread over seeds has that of texts in it; their errors are not added again."""
+    values, number = [0.3, 0.1, 0.25, 0.4, 0.2], At(Rows("Observer", "x", error="x_error"))
+    own = [
+        run(s, {"x": v}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s}) for s, v in enumerate(values, 2)
+    ]
+    row = verdict([Part(number, Above(0))], own)
+    assert row.verdict == "holds"
+    assert not row.of_this_text
+    assert row.parts[0].interval == pytest.approx(
+        tuple(stats.ttest_1samp(values, 0.0).confidence_interval(0.95))
+    )
+    four = verdict([Part(number, Above(0))], own[:4])
+    assert (four.verdict, four.p) == ("undecided", None)
+    assert "4 texts, each with a seed of its own" in " ".join(four.reasons)
+    shared = [*own[:4], replace(own[4], condition={"data.corpus.grammar_seed": 2})]
+    with pytest.raises(ValueError, match="several conditions"):
+        verdict([Part(number, Above(0))], shared)
+
+
 def test_three_and_four_seeds_need_each_ones_own_interval():
     """A wide error over texts of one seed, though the interval of the mean is on one side."""
     number = At(Rows("Observer", "x", error="x_error"))

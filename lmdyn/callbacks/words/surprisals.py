@@ -323,3 +323,8 @@ class Surprisals(StreamingObserver):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Return all rows except those of words."""
         return observations["word"].eq("")
+
+    @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the rows for a record of a run: all except the numbers of contexts of words."""
+        return observations[observations["quantity"].ne("contexts") | Surprisals.is_scalar(observations)]
