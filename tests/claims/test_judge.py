@@ -78,7 +78,8 @@ def test_texts_of_their_own_vary_with_the_seeds():
     """The spread over seeds has that of texts in it; their errors are not added again."""
     values, number = [0.3, 0.1, 0.25, 0.4, 0.2], At(Rows("Observer", "x", error="x_error"))
     own = [
-        run(s, {"x": v}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s}) for s, v in enumerate(values, 2)
+        run(s, {"x": v}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s})
+        for s, v in enumerate(values, 2)
     ]
     row = verdict([Part(number, Above(0))], own)
     assert row.verdict == "holds"
