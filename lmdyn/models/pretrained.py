@@ -57,9 +57,11 @@ class PretrainedOutput:
 
     Attributes:
         logits: (batch, time, vocab) for the token at each position, or (n, vocab) at the requested positions.
+        past_key_values: cache from which a causal model continues, with ``use_cache``.
     """
 
     logits: Tensor
+    past_key_values: Any = None
 
 
 class PretrainedLM(LanguageModule):
@@ -156,6 +158,8 @@ class PretrainedLM(LanguageModule):
         attention_mask: Int[Tensor, "batch time"] | Bool[Tensor, "batch time"] | None = None,
         token_type_ids: Int[Tensor, "batch time"] | None = None,
         predict: Bool[Tensor, "batch time"] | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
     ) -> PretrainedOutput:
         """Compute logits for the token at each position.
 
@@ -164,18 +168,22 @@ class PretrainedLM(LanguageModule):
             attention_mask: 1 for tokens, 0 for padding; None without padding.
             token_type_ids: 0 in the first and 1 in the second segment; models with one type do not read them.
             predict: if given, project only these positions to the vocabulary, in row-major order.
+            past_key_values: cache of the tokens before, of a causal model.
+            use_cache: whether a causal model returns its cache.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
         if getattr(self.model.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = token_type_ids
         if self.objective == "causal":
-            inputs["use_cache"] = False
-        if predict is None:
-            return PretrainedOutput(_token_logits(self.model(**inputs)))
+            inputs["use_cache"] = use_cache
+        if past_key_values is not None:
+            inputs["past_key_values"] = past_key_values
         with _projecting(self.model, predict) as projected:
-            logits = _token_logits(self.model(**inputs))
-        return PretrainedOutput(logits if projected else logits[predict])
+            output = self.model(**inputs)
+        logits = _token_logits(output)
+        logits = logits if projected or predict is None else logits[predict]
+        return PretrainedOutput(logits, getattr(output, "past_key_values", None))
 
     evaluate = LanguageModule.evaluate_labelled
 
@@ -401,7 +409,7 @@ def _token_logits(output: Any) -> Tensor:
 
 
 @contextmanager
-def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[list[bool]]:
+def _projecting(model: Any, predict: Bool[Tensor, "batch time"] | None) -> Iterator[list[bool]]:
     """Project only the positions of ``predict`` in this context; the list stays empty if the projection is not called.
 
     A hook on the output embeddings works for every architecture, whatever its forward does before and after; the few
@@ -410,7 +418,7 @@ def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[lis
     done: list[bool] = []
 
     def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not args or args[0].shape[:2] != predict.shape:
+        if predict is None or not args or args[0].shape[:2] != predict.shape:
             return None
         done.append(True)
         return (args[0][predict], *args[1:])

@@ -2,7 +2,6 @@
 
 import bisect
 import copy
-import inspect
 import logging
 import math
 import re
@@ -256,8 +255,7 @@ class EncodedTexts:
         for b, row in enumerate(rows):
             at[b, [i for i, _ in row.asked]] = True
         if cached or past is not None:
-            logits, past = _continued(module, ids, past, before)
-            logits = logits[at]
+            logits, past = _continued(module, ids, at, past, before)
         else:
             logits = logits_at(module, _batch(ids), at, self._forward)
         logits = logits.to(at_least_float32(logits))
@@ -600,21 +598,16 @@ def _joined(rows: Sequence[_Row]) -> _Row:
     return _Row(rows[0].input_ids, [pair for row in rows for pair in row.asked])
 
 
-def _continued(module: nn.Module, ids: Tensor, past: Any, before: int) -> tuple[Tensor, Any]:
-    """Return the logits after some tokens, and what the model continues from; ``past`` is that of tokens before."""
-    batch = {
-        "input_ids": ids,
-        "attention_mask": ids.new_ones(len(ids), before + ids.shape[1]),
-        "use_cache": True,
-    }
+def _continued(module: nn.Module, ids: Tensor, at: Tensor, past: Any, before: int) -> tuple[Tensor, Any]:
+    """Return the logits at some positions, and what the model continues from; ``past`` is that of tokens before."""
+    mask = ids.new_ones(len(ids), before + ids.shape[1])
+    batch = {"input_ids": ids, "attention_mask": mask, "predict": at, "use_cache": True}
     if past is not None:
-        batch |= {
-            "past_key_values": past,
-            "continues": ids.new_ones(len(ids), dtype=torch.bool),
-        }
+        batch |= {"past_key_values": past, "continues": at.new_ones(len(ids))}
     output = call_module(module, batch, state=past)
-    past = getattr(output, "past_key_values", None)
-    return logits_of(output), getattr(output, "state", None) if past is None else past
+    logits = logits_of(output)
+    past = getattr(output, "past_key_values", None) or getattr(output, "state", None)
+    return logits if logits.ndim == 2 else logits[at], past
 
 
 def _chosen(past: Any, rows: Sequence[int]) -> Any:
@@ -631,24 +624,23 @@ def _continues(module: nn.Module, ids: list[int], context: int | None, forward: 
     """Return whether a causal model that continues from a beginning has the logits of whole rows, by measurement."""
     half = min(8, context or 8) // 2
     tokens = torch.tensor([ids[i % len(ids)] for i in range(4 * half)], device=device_of(module)).view(2, -1)
-    if forward is not None or "predict" in inspect.signature(module.forward).parameters:
+    if forward is not None:
         return False
+    every = torch.ones_like(tokens, dtype=torch.bool)
     # rotations that depend on the length of the whole row: a cached beginning has those of its own length
     kinds = [str(getattr(m, "rope_type", "")) for m in module.modules()]
     if any("dynamic" in kind or "longrope" in kind for kind in kinds):
         return False
     try:
-        _, past = _continued(module, tokens[:, :half], None, 0)
+        _, past = _continued(module, tokens[:, :half], every[:, :half], None, 0)
         if past is None:
             return False
         rows = [1, 0, 1]
-        found, _ = _continued(module, tokens[rows, half:], _chosen(past, rows), half)
-        whole = logits_of(
-            call_module(module, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
-        )
+        found, _ = _continued(module, tokens[rows, half:], every[rows, half:], _chosen(past, rows), half)
+        whole = logits_of(call_module(module, {"input_ids": tokens, "attention_mask": every.long()}))
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # a cache of another kind
         return False
-    whole = whole[rows, half:]
+    whole = whole[rows, half:].flatten(0, 1)
     return found.shape == whole.shape and torch.allclose(found, whole, 1e-4, 1e-5, equal_nan=True)
 
 

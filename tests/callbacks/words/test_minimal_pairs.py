@@ -19,7 +19,7 @@ from lmdyn.callbacks import MinimalPairs, Run, Steps
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.integrations.loop_data import data_of
-from lmdyn.models import LSTMLanguageModel
+from lmdyn.models import LSTMLanguageModel, PretrainedLM
 from lmdyn.runs.schema import select
 from tests.helpers.architectures import NanoGPT
 from tests.helpers.foreign_tokenizers import byte_level
@@ -194,11 +194,22 @@ def tokens_read(observer, model, embedding):
     return sum(counted)
 
 
-@pytest.mark.parametrize("name", [*CAUSAL, "lstm"])
+def loaded(folder, tokenizer):
+    """A model as commands read it."""
+    made(CAUSAL["gpt2"], tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return PretrainedLM(name=str(folder))
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, "lstm", "loaded"])
 def test_tokens_through_the_model_are_hardly_more_than_necessary(tmp_path, name):
     """What the two sentences of a pair begin with is read once; sentences of several pairs, too."""
     tokenizer = pieces()
-    observer, model = attached(tmp_path, tokenizer), made({**CAUSAL, "lstm": lstm}[name], tokenizer)
+    observer = attached(tmp_path / "run", tokenizer)
+    if name == "loaded":
+        model = loaded(tmp_path / "gpt2", tokenizer)
+    else:
+        model = made({**CAUSAL, "lstm": lstm}[name], tokenizer)
     observer.bind(model)
     encoded = {text: [-1, *tokenizer(text)["input_ids"][:-1]] for row in ROWS for text in row[:2]}
     necessary = apart = 0
@@ -207,7 +218,7 @@ def test_tokens_through_the_model_are_hardly_more_than_necessary(tmp_path, name)
         shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
         necessary += len(a) + len(b) - shared
         apart += len(a) + len(b)
-    embedding = model.embedding if name == "lstm" else model.get_input_embeddings()
+    embedding = next(m for m in model.modules() if isinstance(m, torch.nn.Embedding))  # of tokens
     read = tokens_read(observer, model, embedding)
     assert read <= 1.2 * necessary
     assert read < 0.8 * apart  # the control: what is shared matters here
