@@ -159,8 +159,7 @@ def settings_by_base() -> dict[str, list[dict]]:
 def test_the_settings_of_pages_build(base, tmp_path):
     shown, overlay = settings_by_base()[base], tmp_path / "overlay.yaml"
     overlay.write_text(yaml.safe_dump({"trainer": {"callbacks+": shown}}), encoding="utf-8")
-    built = build_observers(["--config", str(ROOT / base), "--config", str(overlay)])
-    observers = [callback for callback in built if isinstance(callback, Observer)]
+    observers = build_observers(["--config", str(ROOT / base), "--config", str(overlay)])
     for observer, settings in zip(observers, shown, strict=True):
         assert type(observer).__name__ == settings["class_path"].rpartition(".")[2]
 

@@ -4,7 +4,6 @@ import fnmatch
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from inspect import isabstract
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 import torch
 from huggingface_hub import constants
 
-from lmdyn import callbacks
 from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.callbacks.observing.findings import raise_or_warn
 from lmdyn.callbacks.observing.loggers import draw
@@ -29,6 +27,7 @@ from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.configurations import Config
 from lmdyn.cli.inspecting.data import find_data
 from lmdyn.cli.inspecting.inspected_model import find_subject
+from lmdyn.cli.recorded_observers import exported_observers
 from lmdyn.cli.replay.downloads import Downloads
 from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, Replay
@@ -159,14 +158,9 @@ def analyze(
             log.warning("%s", sentence)
     module.to(device)
     weights = WeightsRecord(out)
-    if isinstance(paths, HubCheckpoints):
-        names, stamps = (
-            {s: paths.model(s)[1] or paths.name for s in paths},
-            {s: paths.stamp(s) for s in paths},
-        )
-    else:
-        names, stamps = {s: paths[s].name for s in paths}, {s: stamp(paths[s]) for s in paths}
-    amounts = {s: name_amounts(name) for s, name in names.items()}
+    hub = paths if isinstance(paths, HubCheckpoints) else None
+    stamps = {s: hub.stamp(s) if hub else stamp(paths[s]) for s in paths}
+    amounts = {s: name_amounts(hub.model(s)[1] or hub.name if hub else paths[s].name) for s in paths}
     there = {step: [o for o in every if o.store.has(step)] for step, every in asked.items()}
     lacking = {o for step, every in asked.items() for o in every if o not in there[step]}
     backlog = Backlog(there if loggers and settings else {}, shard)  # without loggers, nothing is read again
@@ -183,8 +177,7 @@ def analyze(
     known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731
     with logging_to(own_loggers):
         fetched = _bounded(subject, keep, shard)
-        from_hub = isinstance(paths, HubCheckpoints)
-        work = Work(asked, known, shard=shard, strict=strict, source_may_fail=from_hub)
+        work = Work(asked, known, shard=shard, strict=strict, source_may_fail=hub is not None)
         try:
             bounded = (fetched.done,) if isinstance(fetched, Downloads) else ()
             with ReadAhead(fetched, fits, known, *bounded) as reading:
@@ -192,8 +185,8 @@ def analyze(
         finally:
             if isinstance(fetched, Downloads):
                 fetched.close()
-            work.tidy()
-            remove_unfinished(weights.folder)
+            for observer in observers:  # of killed workers
+                remove_unfinished(observer.store.folder)
         backlog.publish(own_loggers)
         for observer in logged if work.made or shows_existing else ():
             if observer.log_figures is True and (steps := observer.store.steps()):
@@ -261,11 +254,7 @@ def _asked(
         )
 
     def due(observer: Observer, step: int) -> bool:
-        return (
-            bool(observer.schedule.amounts)
-            or step in observer.schedule
-            or (observer.schedule.last and step == last)
-        )
+        return step in observer.schedule or (observer.schedule.last and step == last)
 
     asked = {step: [o for o in chosen if not scheduled or due(o, step)] for step in subject.paths}
     return chosen, asked
@@ -277,8 +266,7 @@ def _observing(observe: Sequence[str]) -> Config:
     Raises:
         ValueError: for an unknown name.
     """
-    there = ((name, cls) for name, cls in vars(callbacks).items() if isinstance(cls, type))
-    classes = [name for name, cls in there if issubclass(cls, Observer) and not isabstract(cls)]
+    classes = list(exported_observers())
     names = {snake_case(name): name for name in classes} | {name: name for name in classes}
     for name in observe:
         if name not in names:
@@ -313,9 +301,8 @@ def _instantiate(
                 refuse_others(self.config.as_dict(), "the configuration", allowed)
 
     # the run's own are not even parsed
-    config["trainer"] |= {**ONE_PROCESS, "enable_checkpointing": False, "default_root_dir": str(out)}
     none = {"logger": False}
-    config["trainer"] |= none
+    config["trainer"] |= {**ONE_PROCESS, **none, "enable_checkpointing": False, "default_root_dir": str(out)}
     words = [f"--config={o}" if isinstance(o, Path) else as_option(o) for o in (config, *overlays)]
     cli = Checked([*words, as_option({"trainer": none})], run=False)
     cli.model.configure_model()

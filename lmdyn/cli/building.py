@@ -1,11 +1,10 @@
 """A configuration built as ``fit`` builds it, but on the CPU and without training: model, data, observers."""
 
 import contextlib
-import copy
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +79,12 @@ class Built:
             return [0] if self.savers else []
         return due(weights[0].schedule, self.plan)
 
-    def with_observers(self, callbacks: Sequence[Any]) -> "Built":
-        """Return the same model and data with other callbacks."""
-        trainer = copy.copy(self.trainer)
-        trainer.callbacks = list(callbacks)  # type: ignore[attr-defined] # Lightning sets it undeclared
-        return replace(self, trainer=trainer)
-
 
 class _CLI(LmdynCLI):
     """LightningCLI with a trainer on the CPU."""
 
-    def __init__(self, args: Sequence[str], *, callbacks_only: bool = False) -> None:
-        self._callbacks_only = callbacks_only
+    def __init__(self, args: Sequence[str], *, observers_only: bool = False) -> None:
+        self._observers_only = observers_only
         self.accelerator = "auto"
         said = io.StringIO()
         try:
@@ -107,7 +100,7 @@ class _CLI(LmdynCLI):
         self.accelerator = str(trainer.get("accelerator") or "auto")
         for key, value in ONE_PROCESS.items():
             trainer[key] = value
-        if self._callbacks_only:
+        if self._observers_only:
             for key, name in (("model", "LightningModule"), ("data", "LightningDataModule")):
                 self.config[key] = Namespace(class_path=f"lightning.{name}", init_args=Namespace())
         super().instantiate_classes()
@@ -146,9 +139,10 @@ def build(args: Sequence[str]) -> Built:
     )
 
 
-def build_observers(args: Sequence[str]) -> list[Any]:
-    """Build only the callbacks of a configuration, without model and data."""
-    return list(callbacks_of(_CLI(args, callbacks_only=True).trainer))
+def build_observers(args: Sequence[str]) -> list[Observer]:
+    """Build only the observers of a configuration, without model and data."""
+    callbacks = callbacks_of(_CLI(args, observers_only=True).trainer)
+    return [c for c in callbacks if isinstance(c, Observer)]
 
 
 def _batches(data: Any, trainer: Any) -> float | None:

@@ -23,7 +23,7 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, reported, split_loader
 from lmdyn.cli.building import Built, NotParsedError, build, build_observers
-from lmdyn.cli.parsing.errors import place_in_users_code
+from lmdyn.cli.parsing.errors import one_line, place_in_users_code
 from lmdyn.cli.training import preflight
 from lmdyn.cli.training.preflight import foreseen_of_replay, foreseen_of_training, held_together
 
@@ -62,14 +62,9 @@ def check(args: Sequence[str], overlays: Sequence[str] = (), *, as_json: bool = 
     Returns:
         Whether there is no error.
     """
-    lines, built = check_training(args, "fit")
+    lines, built = check_training(args)
     if overlays and built is not None:
-        lines += check_replay(built, args, overlays, "analyze")
-    return _written(lines, as_json=as_json)
-
-
-def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
-    """Write the lines, and return whether there is no error among them."""
+        lines += check_replay(built, args, overlays)
     number = Counter(line.verdict for line in lines)
     errors, unknown = number["error"], number["not checked"]
     if as_json:
@@ -83,12 +78,12 @@ def _written(lines: Sequence[Line], *, as_json: bool) -> bool:
 
 
 def _line(whose: str, finding: Finding) -> Line:
-    return Line("error" if finding.stops else "warning", whose, " ".join(str(finding).split()))
+    return Line("error" if finding.stops else "warning", whose, one_line(finding))
 
 
 def _failed(whose: str, error: Exception) -> Line:
     """Convert an error to a line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(error) or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, OSError)):
         text = f"{type(error).__name__}: {text}"
     if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
@@ -102,12 +97,11 @@ def _not_built(whose: str, part: str, error: Exception) -> Line:
     return _failed(f"{whose}: {'configuration' if isinstance(error, NotParsedError) else part}", error)
 
 
-def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built | None]:
+def check_training(args: Sequence[str]) -> tuple[list[Line], Built | None]:
     """Build what ``fit`` would build, and check that the parts fit together.
 
     Args:
         args: arguments of ``fit``.
-        whose: the command, for the lines.
 
     Returns:
         The lines and the built configuration; None for the latter if building failed.
@@ -115,108 +109,105 @@ def check_training(args: Sequence[str], whose: str) -> tuple[list[Line], Built |
     try:
         built = build(args)
     except Exception as error:
-        return [_not_built(whose, "model and data", error)], None
-    lines = [*_of_model_and_data(built, whose)]
+        return [_not_built("fit", "model and data", error)], None
+    lines = [*_of_model_and_data(built)]
     size = sum(p.numel() for p in built.module.parameters())
     length = "training of unknown length" if built.plan.updates is None else f"{built.plan.updates:,} updates"
     brief = [f"{type(built.module).__name__}, {size:,} parameters", type(built.data).__name__, length]
     weights = [saver for saver in built.savers if saver.weights_only]
     saved = built.folder / weights[0].folder if weights else None
     live = Run(built.folder, built.tokenizer, built.counts, built.data, None, saved)
-    observed, costs = _of_observers(built, live, whose)
+    observed, costs = _of_observers(built.observers, built.module, live, "fit")
     parts = (built.callbacks, built.module, built.plan, built.folder, built.optimizers)
     findings, states = foreseen_of_training(*parts)
-    lines += [*observed, *(_line(f"{whose}: run", finding) for finding in findings)]
-    said, needs = _of_memory(built, [states, *costs], whose)
+    lines += [*observed, *(_line("fit: run", finding) for finding in findings)]
+    said, needs = _of_memory(built, [states, *costs], "fit")
     lines += said
     if not any(line.verdict == "error" for line in lines):
         said_ok = "; ".join([*brief, needs, _of_disk(built, states)])
-        lines.insert(0, Line("ok", whose, said_ok))
+        lines.insert(0, Line("ok", "fit", said_ok))
     return lines, built
 
 
-def check_replay(
-    built: Built,
-    args: Sequence[str],
-    overlays: Sequence[str],
-    whose: str,
-) -> list[Line]:
+def check_replay(built: Built, args: Sequence[str], overlays: Sequence[str]) -> list[Line]:
     """Check what ``analyze`` would observe for a run that may not exist yet.
 
     Args:
         built: the run as it will be trained.
         args: the arguments with which it was built.
         overlays: files applied on top of its configuration.
-        whose: the command, for the lines.
     """
     try:
-        callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
+        observers = build_observers([*args, *(f"--config={path}" for path in overlays)])
     except Exception as error:
-        return [_not_built(whose, "observers", error)]
-    replayed = built.with_observers(callbacks)
+        return [_not_built("analyze", "observers", error)]
     steps = built.steps
-    if not replayed.observers:
-        return [_line(whose, expected("observers under trainer.callbacks", "none", "add one", of="run"))]
+    if not observers:
+        return [_line("analyze", expected("observers under trainer.callbacks", "none", "add one", of="run"))]
     if not steps:
         remedy = "add a ScheduledCheckpoint to the callbacks of the run"
-        return [_line(whose, expected("checkpoints to observe", "a run that saves none", remedy, of="run"))]
+        return [
+            _line("analyze", expected("checkpoints to observe", "a run that saves none", remedy, of="run"))
+        ]
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
         saved = Path(folder) / "checkpoints"
         there = {step: saved / f"step={step:09d}.ckpt" for step in steps}
-        if any(map(preflight.own_references, replayed.observers)):  # untrained weights stand for checkpoints
+        if any(map(preflight.own_references, observers)):  # untrained weights stand for checkpoints
             saved.mkdir()
             first, *others = there.values()
             torch.save({"state_dict": built.module.state_dict()}, first)
             for path in others:
                 path.hardlink_to(first)
         run = Run(built.folder, built.tokenizer, built.counts, built.data, there, saved)
-        observed, costs = _of_observers(replayed, run, whose)
-    found = foreseen_of_replay(replayed.observers, steps)
-    said, needs = _of_memory(built, costs, whose)
-    lines = [*observed, *(_line(f"{whose}: run", f) for f in found), *said]
+        observed, costs = _of_observers(observers, built.module, run, "analyze")
+    found = foreseen_of_replay(observers, steps)
+    said, needs = _of_memory(built, costs, "analyze")
+    lines = [*observed, *(_line("analyze: run", f) for f in found), *said]
     if not any(line.verdict == "error" for line in lines):
-        lines.insert(0, Line("ok", whose, f"over {len(there)} checkpoints; {needs}"))
+        lines.insert(0, Line("ok", "analyze", f"over {len(there)} checkpoints; {needs}"))
     return lines
 
 
 # Parts -------------------------------------------------------------------------------------------------------
 
 
-def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
+def _of_model_and_data(built: Built) -> Iterator[Line]:
     remedy = "give more text, or smaller batches"
     if built.plan.updates == 0 or built.plan.of_epoch == 0:
-        yield _line(f"{whose}: data", expected("batches to train on", "none", remedy))
+        yield _line("fit: data", expected("batches to train on", "none", remedy))
     try:
         loader = split_loader(built.data, "validation", "this run", chosen=False)
         with silently():
             batch = next(iter(ProbeSet(loader).batches()), None)
     except Exception as error:
         if built.observers:
-            yield _failed(f"{whose}: validation data", error)
+            yield _failed("fit: validation data", error)
         return
     if batch is None:
-        yield _line(f"{whose}: validation data", expected("batches", "none", remedy))
+        yield _line("fit: validation data", expected("batches", "none", remedy))
         return
     asked: dict[str, Any] = {"labels": "aligned", "uses_labels": False, "kind": None, "one_pass": True}
     try:
         with silently():
             read_module(built.module, ProbeSet(loader), None, built.tokenizer, whose="the model", **asked)
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         if "an embedding of" in text or "token types" in text:  # other failures may not concern training
-            yield Line("error", f"{whose}: model and data", text)
+            yield Line("error", "fit: model and data", text)
 
 
-def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], list[Cost]]:
+def _of_observers(
+    observers: Sequence[Observer], module: Any, run: Run, whose: str
+) -> tuple[list[Line], list[Cost]]:
     """Return lines about each observer, and the memory that they hold at the same time."""
     lines: list[Line] = []
     costs: dict[Observer, Sequence[Cost]] = {}
     try:
-        check_names(built.observers)
+        check_names(observers)
     except ValueError as error:
         lines.append(_failed(f"{whose}: observers", error))
-    for observer in built.observers:
-        found = foresee(observer, built.module, run=run)
+    for observer in observers:
+        found = foresee(observer, module, run=run)
         costs[found.observer] = found.costs
         own = f"{whose}: {observer.name}"
         lines += [_line(own, finding) for finding in found.findings]

@@ -74,7 +74,8 @@ def analyze(
     if status and shard:
         raise ValueError("--status shows the checkpoints of all workers: omit --shard")
     if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
-        run, checkpoints = str(Path(run).absolute().parents[1]), glob.escape(str(Path(run).absolute()))
+        path = Path(run).absolute()
+        run, checkpoints = str(path.parents[1]), glob.escape(str(path))
     replay.analyze(
         run,
         checkpoints=checkpoints,

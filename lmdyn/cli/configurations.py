@@ -35,14 +35,14 @@ def class_path(entry: Any) -> str:
 
 
 def run_configuration(run: Path) -> Config:
-    """Return the content of a run's ``config.yaml``.
+    """Return what a run's ``config.yaml`` says of trainer, model, data and seed.
 
     Raises:
         ValueError: if it is not the configuration of a run.
     """
     config = read_yaml(run / "config.yaml")
     if isinstance(config, dict) and all(isinstance(config.get(k), dict) for k in ("trainer", "model")):
-        return config
+        return {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     raise ValueError(
         f"{run / 'config.yaml'} is not the configuration of a run: expected `trainer` and `model`, with settings"
     )

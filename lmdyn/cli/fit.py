@@ -1,11 +1,10 @@
 """Training and evaluation by LightningCLI, with exact resuming."""
 
-import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from lmdyn.callbacks.training.run_folder import (
 from lmdyn.callbacks.training.updates import updates
 from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.configurations import OF_FIT, Config
+from lmdyn.cli.parsing.errors import one_line
 from lmdyn.cli.parsing.lightning_parser import ConfigFile, Parser
 from lmdyn.cli.training.preflight import Preflight
 from lmdyn.cli.training.progress_lines import ProgressLines
@@ -43,7 +43,7 @@ from lmdyn.cli.training.resumption import changed_settings, check_resumed
 from lmdyn.runs.atomic_files import write_file
 from lmdyn.runs.checkpoint_files import checkpoint_step, read_checkpoint
 from lmdyn.runs.folder_lock import CHAIN, FolderLock
-from lmdyn.runs.provenance import begin_session, end_session
+from lmdyn.runs.provenance import Settings, begin_session, end_session, write_json
 from lmdyn.runs.sharded_checkpoints import about_sharded, is_sharded_checkpoint
 from lmdyn.runs.store import current_name
 
@@ -91,13 +91,11 @@ class SaveRunConfig(SaveConfigCallback):
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write both files; called on rank 0, before anything is observed."""
-
-        def write(path: Path) -> None:
-            self.parser.save(
-                self.config, str(path), skip_none=False, overwrite=True, multifile=self.multifile
-            )
-
-        write_file(self._folder / self.config_filename, write)
+        how: Config = {"skip_none": False, "overwrite": True, "multifile": self.multifile}
+        write_file(
+            self._folder / self.config_filename,
+            lambda path: self.parser.save(self.config, str(path), **how),
+        )
         self._session = begin_session(self._folder, self.command, str(trainer.strategy.root_device))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -387,10 +385,8 @@ class LmdynCLI(LightningCLI):
                 metrics["checkpoint"] = str(checkpoint)
                 run = Path(checkpoint).absolute().parent.parent
                 folder = run if (run / "config.yaml").exists() else folder  # the run that was tested
-            folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{name}.json"
-            text = json.dumps(metrics, indent=1) + "\n"
-            write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+            write_json(path, metrics)
             log.info("metrics: %s", path)
 
     after_test = partialmethod(_write_metrics, "test")
@@ -414,9 +410,8 @@ def _write_report(folder: Path) -> bool:
     except Exception as error:
         if os.environ.get("LMDYN_TRACEBACK"):
             raise
-        reason = " ".join(str(error).split())
         said = "error: the run is complete, but the report failed; to write the report, run `lmdyn report %s` (%s: %s)"
-        log.error(said, folder, type(error).__name__, reason)
+        log.error(said, folder, type(error).__name__, one_line(error))
         return False
     return True
 
@@ -453,7 +448,7 @@ def _named(key: str, value: Any) -> Any:
     return current_name(value) if key == "_class_path" and isinstance(value, str) else plain(value)
 
 
-def as_option(config: Mapping[str, Any]) -> str:
+def as_option(config: Settings) -> str:
     """Return a configuration as a word of the command line."""
     return f"--config={yaml.safe_dump(dict(config), sort_keys=False)}"
 

@@ -165,8 +165,7 @@ def _check_names(changes: Mapping[str, str]) -> None:
 
 def _configuration(config: Settings, out: Path, about: Settings) -> Config:
     """Return the run's configuration for another folder, with its origin."""
-    kept = {k: config[k] for k in ("seed_everything", "trainer", "model", "data") if k in config}
-    trainer = dict(kept["trainer"])
+    trainer = dict(config["trainer"])
     origin = {"class_path": "lmdyn.callbacks.ForkedFrom", "init_args": dict(about)}
     trainer["callbacks"] = [*(c for c in callback_entries(config) if not _is_a(c, "ForkedFrom")), origin]
     logger = trainer.get("logger")
@@ -176,7 +175,7 @@ def _configuration(config: Settings, out: Path, about: Settings) -> Config:
         trainer["logger"] = [_moved(one, out) for one in logger]
     else:
         trainer["logger"] = _moved(logger, out)
-    return {**kept, "trainer": trainer}
+    return {**config, "trainer": trainer}
 
 
 def _is_a(callback: Any, name: str) -> bool:
@@ -260,9 +259,7 @@ def _change(
 
 def _built(config: Settings, words: Sequence[str], checkpoint: Settings) -> LmdynCLI:
     """Build model and data of a configuration on the CPU; sizes determined in training come from the checkpoint."""
-    kept = {
-        k: copy.deepcopy(config[k]) for k in ("seed_everything", "trainer", "model", "data") if k in config
-    }
+    kept = copy.deepcopy(dict(config))
     complete_model(kept, checkpoint)
     alone = as_option({"trainer": {**ONE_PROCESS, "logger": False}})
     cli = LmdynCLI([as_option(kept), *words, alone], run=False)

@@ -1,6 +1,5 @@
 """``lmdyn inspect``: what a model is, its sites, which observers run on it, and a starting yaml."""
 
-import inspect
 import logging
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-import lmdyn.callbacks
 from lmdyn.analysis.inspection.forward import Batch, Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
@@ -30,6 +28,7 @@ from lmdyn.cli.inspecting.inspected_model import Subject, find_subject, words_of
 from lmdyn.cli.inspecting.measures import how_called, how_often
 from lmdyn.cli.inspecting.printed import Asked, Inspection, print_page
 from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_yaml
+from lmdyn.cli.recorded_observers import exported_observers
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,8 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
         "loops": how_often(module, batches[0], sites, forward),
     }
     own = {type(o) for o in subject.observers}
-    observers = [*subject.observers, *(_default(cls, forward) for cls in _exported() if cls not in own)]
+    others = [cls for cls in exported_observers().values() if cls not in own]
+    observers = [*subject.observers, *(_default(cls, forward) for cls in others)]
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, silently():
         run = Run(Path(folder), given.tokenizer, _counts(subject, given), given.data, None, Path(folder))
         asked = [
@@ -108,12 +108,6 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
             for o in observers
         ]
     return Inspection(subject, given, sites, about, asked, forward)
-
-
-def _exported() -> list[type[Observer]]:
-    """Return all observers of ``lmdyn.callbacks``."""
-    named = [getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__]
-    return [c for c in named if isinstance(c, type) and issubclass(c, Observer) and not inspect.isabstract(c)]
 
 
 def _default(cls: type[Observer], forward: str | None) -> Observer:

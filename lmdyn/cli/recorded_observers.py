@@ -1,8 +1,14 @@
-"""The observer class of recorded observations: one of lmdyn, or one that the run's configuration names."""
+"""Observer classes by name: those of lmdyn, of a configuration, and of recorded observations."""
 
 import logging
 import sys
+from collections.abc import Sequence
+from inspect import isabstract
 from pathlib import Path
+from typing import Any
+
+import lightning as L
+from jsonargparse._typehints import resolve_class_path_by_name
 
 import lmdyn.callbacks
 from lmdyn.analysis.inspection.forward import dotted
@@ -77,3 +83,34 @@ def _callbacks(config: Path) -> list[str]:
         for entry in callback_entries(content, "callbacks", "callbacks+")
         if "." in (path := class_path(entry))
     ]
+
+
+def observers_among(callbacks: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Return the observers among callbacks, and the class names of the others, which a replay never calls.
+
+    Args:
+        callbacks: classes, or classes with arguments.
+    """
+    others = {name for one in callbacks if _is_other(name := class_path(one))}
+    kept = [one for one in callbacks if class_path(one) not in others]
+    return kept, [name.rpartition(".")[2] for one in callbacks if (name := class_path(one)) in others]
+
+
+def _is_other(name: str) -> bool:
+    """Return whether this is a callback, but no observer; of unknown names the parser says what is wrong."""
+    module, _, short = resolve_class_path_by_name(L.Callback, name).rpartition(".")
+    try:  # a short name is that of an imported class, also where an untrusted run may import nothing else
+        if "." in name:
+            cls: Any = dotted(name)
+        else:
+            cls = vars(sys.modules[module])[short] if module else None
+    except ValueError:
+        return False
+    return isinstance(cls, type) and issubclass(cls, L.Callback) and not issubclass(cls, Observer)
+
+
+def exported_observers() -> dict[str, type[Observer]]:
+    """Return all observers of ``lmdyn.callbacks`` by name."""
+    classes = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
+    kinds = {name: cls for name, cls in classes.items() if isinstance(cls, type)}
+    return {name: cls for name, cls in kinds.items() if issubclass(cls, Observer) and not isabstract(cls)}

@@ -34,7 +34,7 @@ from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
 from lmdyn.runs.observed_run import RunFolder
-from lmdyn.runs.provenance import read_record
+from lmdyn.runs.provenance import Settings, read_record
 from lmdyn.runs.yaml_files import read_yaml
 
 _NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
@@ -114,7 +114,7 @@ def write_report(
         for one in every:
             name = one.folder.name
             base = out / f"{prefix[run]}{name}"
-            made[run][name] = ObserverSection(one, run, base, name in together, find, most_values).make()
+            made[run][name] = ObserverSection(one, base, name in together, find, most_values).make()
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     title = ", ".join(names[run] for run in runs[:3]) + more
     mixed, condition = _mixed(shared), conditions({names[run]: run for run in observed})
@@ -146,8 +146,10 @@ def write_report(
         if (run / "config.yaml").exists():
             body += part("folded", "config.yaml", _tidy_yaml(run))
         place = Place(f"run {names[run]}", names[run] if several else "configuration")
-        if body:
-            below[place] = part("run" if several else "section", *place[:2], body)
+        if body and several:
+            below[place] = part("section", place.anchor, "", part("folded", place.title, rows=body))
+        elif body:
+            below[place] = part("section", *place[:2], body)
     if tested:
         below[Place("test", "test")] = _test_table({names[run]: run for run in tested})
     pages = (CLAIMS_PAGE, PHASES_PAGE)
@@ -280,9 +282,7 @@ def _of_all_runs(
     return told + part("folded", "All figures and tables", rows="".join(drawings))
 
 
-def _different_settings(
-    settings: Sequence[Mapping[str, Any]], but: Sequence[str] = ()
-) -> dict[str, list[str]]:
+def _different_settings(settings: Sequence[Settings], but: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return settings that differ between runs, with their values, as JSON."""
     names = dict.fromkeys(name for one in settings for name in one if name not in but)
     values = {n: list(dict.fromkeys(json.dumps(one.get(n)) for one in settings)) for n in names}
@@ -291,7 +291,7 @@ def _different_settings(
 
 def _configurations(names: Mapping[Path, str], out: Path) -> str:
     """Return the differences between the conditions of the runs: model, data and trainer; empty if none is known."""
-    known: dict[str, Mapping[str, Any]] = {name: {} for name in names.values()}
+    known: dict[str, Settings] = {name: {} for name in names.values()}
     for run, name in names.items():
         with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
             known[name] = RunFolder(run).condition

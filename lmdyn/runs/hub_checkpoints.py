@@ -46,6 +46,7 @@ def check_same_model(module: Any, path: Path, first: Path) -> None:
         )
 
 
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NO_NUMBERS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
 
 
@@ -57,7 +58,7 @@ def name_step(name: str) -> int | None:
         [500, 143000, 1000, 20000, None]
     """
     match = re.search(r"step[_\-=]?(\d+)([kM]?)(?![A-Za-z\d])", name) or re.search(r"(\d+)([kM]?)$", name)
-    return int(match[1]) * {"": 1, "k": 1000, "M": 10**6}[match[2]] if match else None
+    return int(match[1]) * _SIZES[match[2]] if match else None
 
 
 def name_amounts(name: str) -> dict[str, int]:
@@ -69,8 +70,7 @@ def name_amounts(name: str) -> dict[str, int]:
     """
     patterns = {"tokens": r"tokens[_\-=]?(\d+)([kMBT]?)", "words": r"(?:chck_|words[_\-=]?)(\d+)([kMBT]?)"}
     found = {kind: re.search(rf"{pattern}(?![A-Za-z\d])", name) for kind, pattern in patterns.items()}
-    sizes = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-    return {kind: int(match[1]) * sizes[match[2]] for kind, match in found.items() if match}
+    return {kind: int(match[1]) * _SIZES[match[2]] for kind, match in found.items() if match}
 
 
 def read_pretrained(path: Path) -> dict[str, Any]:

@@ -32,9 +32,6 @@ __all__ = [
 class NotMeasured(LookupError):  # noqa: N818 (not an error of a user)
     """The data on which a claim would be judged are missing; the message says what is missing."""
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
-
 
 class OtherCondition(NotMeasured):
     """The runs observed with this seed have other conditions than those of the claim."""
@@ -203,9 +200,6 @@ class RunFolder:
                 f"{self.name} has no observations {observer!r}: it has {', '.join(self._about) or 'none'}"
             )
         return self._about[observer]
-
-    def __repr__(self) -> str:
-        return f"RunFolder({str(self.path)!r})"
 
 
 # ------------------------------------------------------------------------------------------ configurations

@@ -6,6 +6,7 @@ values, and a checkpoint with anything else raises an error before torch reads i
 
 import io
 import json
+import operator
 import pickle
 import zlib
 from collections.abc import Collection
@@ -186,17 +187,12 @@ class _Index(_InPython):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _member
+            return operator.getitem  # of an enum
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if name not in _IN_INDEX.get(module, ()):
             raise pickle.UnpicklingError(f"the index contains {module}.{name}, which no index requires")
         return super().find_class(module, name)
-
-
-def _member(of: Any, name: str) -> Any:
-    """Return a member of an enum, for which an index uses ``getattr``."""
-    return of[name]
 
 
 class _Planner(DefaultLoadPlanner):

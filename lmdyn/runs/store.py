@@ -69,7 +69,6 @@ class ObservationStore:
         self.observer = observer
         self._settings = settings if callable(settings) else lambda: settings or {}
         self._checked = False
-        self._known: set[bytes] = set()  # metadata found to belong to this observer
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,13 +93,9 @@ class ObservationStore:
         """
         if not self.path(step).exists():
             return False
-        written = (self.schema(step).metadata or {}).get(b"lmdyn", b"")
-        if written not in self._known:
-            about = self._about(step)
-            if self.observer:
-                self._compare(about, self.path(step))
-            if UNDECIDED not in self.settings.values():  # otherwise it is compared after they are determined
-                self._known.add(written)
+        about = self._about(step)
+        if self.observer:
+            self._compare(about, self.path(step))
         return True
 
     def schema(self, step: int) -> pa.Schema:
@@ -252,27 +247,19 @@ class ObservationStore:
             where = among if where is None else among & where
         tables = map(self._read, chosen)
         kept = [table if where is None else table.filter(where) for table in tables]
-        try:
-            return cast(DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
-        except _DAMAGED:
-            for step in chosen:  # find the damaged one
-                try:
-                    self._read(step).to_pandas()
-                except _DAMAGED as error:
-                    raise self._unreadable(step, error) from error
-            raise
+        return cast(DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
 
     def _read(self, step: int) -> pa.Table:
         """Read one observation and compare it with the checksums in its file, if there are any."""
+        file = self._open(step)
         try:
-            table = from_arrow(self._open(step).read())
+            table = from_arrow(file.read())
+            table.validate(full=True)
             checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
             if checksum is not None and checksum != _schema_checksum(table):
                 raise ValueError("the columns differ from those that lmdyn wrote")
             if "step" in table.column_names and (other := set(table["step"].unique().to_pylist()) - {step}):
                 raise ValueError(f"the file contains step {other.pop()}, and may be a copy")
-        except UnreadableError:
-            raise
         except _DAMAGED as error:
             raise self._unreadable(step, error) from error
         return table

@@ -64,7 +64,7 @@ OF_TAGS = "but LSTMTagger returns 15 classes"
 
 def a_break(built, args, folder, callback):
     """The one line that is told of an observer."""
-    (line,) = errors(check_replay(built, args, [overlay(folder, callback)], "analyze"))
+    (line,) = errors(check_replay(built, args, [overlay(folder, callback)]))
     assert "\n" not in line
     return line
 
@@ -72,7 +72,7 @@ def a_break(built, args, folder, callback):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [with_its_data(p) for p in BASES], ids=shipped.name)
 def test_each_shipped_configuration_passes(path, in_tmp):
-    lines, built = check_training(arguments(path, in_tmp), "fit")
+    lines, built = check_training(arguments(path, in_tmp))
     assert errors(lines) == []
     assert built is not None
 
@@ -81,10 +81,10 @@ def test_each_shipped_configuration_passes(path, in_tmp):
 @pytest.mark.parametrize("path", OF_EACH_KIND, ids=shipped.name)
 def test_breaks_are_found(path, in_tmp, monkeypatch):
     args = arguments(path, in_tmp)
-    _, built = check_training(args, "fit")
+    _, built = check_training(args)
     tags = "Tagger" in str(built.module)  # its logits are of tags
     curves = observer("LearningCurves", bands=[], layers=[])
-    found = errors(check_replay(built, args, [overlay(in_tmp, curves)], "analyze"))
+    found = errors(check_replay(built, args, [overlay(in_tmp, curves)]))
     assert [OF_TAGS in line for line in found] == [True] * tags  # the control
     nowhere = observer("Similarity", sites={"h": "no.such.site"}, measures=["linear_cka"])
     assert "no.such.site" in a_break(built, args, in_tmp, nowhere)
@@ -100,11 +100,11 @@ def test_breaks_are_found(path, in_tmp, monkeypatch):
     assert "requires training frequencies" in a_break(stream, args, in_tmp, counted)
     headless = f"--model={{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
     data = [word for word in args if not word.startswith("--model.")]
-    (lacks,) = errors(check_training([*data, headless], "fit")[0])
+    (lacks,) = errors(check_training([*data, headless])[0])
     assert "lm_head" in lacks or "headless" in lacks
     with monkeypatch.context() as small:
         small.setattr(finding, "free_memory", lambda device: 1000)
-        found = errors(check_training(args, "fit")[0])
+        found = errors(check_training(args)[0])
         assert any("of memory" in line and "1000 B free on the host" in line for line in found)
 
 
@@ -119,13 +119,13 @@ def test_too_few_rows(in_tmp):
     built = build(few)
     words = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "min_count": 50}}
     assert "expected 3 words of 50 occurrences in the probe set" in a_break(built, few, in_tmp, words)
-    lines = check_replay(built, few, [overlay(in_tmp, probe)], "analyze")
+    lines = check_replay(built, few, [overlay(in_tmp, probe)])
     warned = [str(line) for line in lines if line.verdict == "warning"]
     assert any("expected 10,000,000 tokens to train on" in line for line in warned)
     exact = {"class_path": "Similarity", "init_args": {"measures": ["cca"], "max_tokens": 4}}
     assert "expected more than 8 tokens for sites of 4 and 4 dimensions" in a_break(built, few, in_tmp, exact)
     pairs = {"class_path": "Interdependence", "init_args": {"min_pairs": 10**6}}
-    lines = check_replay(built, few, [overlay(in_tmp, pairs)], "analyze")
+    lines = check_replay(built, few, [overlay(in_tmp, pairs)])
     assert any("expected 1000000 pairs of words at each distance" in str(line) for line in lines)
 
 

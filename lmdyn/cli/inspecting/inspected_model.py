@@ -26,8 +26,9 @@ from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.training.resume import read_tokenizer
-from lmdyn.cli.configurations import Config, callback_entries, class_path, complete_model
+from lmdyn.cli.configurations import Config, callback_entries, complete_model
 from lmdyn.cli.parsing.lightning_parser import essence
+from lmdyn.cli.recorded_observers import observers_among
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.models.pretrained import hub_folder, load_model, objective_of
@@ -170,14 +171,9 @@ def _configured(
 ) -> tuple[Module, list[Observer], Config]:
     """Return model and observers of a configuration, and the model's entry with all given arguments."""
     callbacks = callback_entries(configuration) or callback_entries(configuration, "callbacks+")
-    observers = [c for c in callbacks if _is_observer(class_path(c))]
+    observers, _ = observers_among(callbacks)
     entries, made = instantiate({"model": configuration["model"], "observers": observers}, arguments)
     return made["model"], list(made["observers"] or []), entries["model"]
-
-
-def _is_observer(path: str) -> bool:
-    cls = vars(lmdyn.callbacks).get(path) if "." not in path else dotted(path)
-    return isinstance(cls, type) and issubclass(cls, Observer)
 
 
 def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> Subject:
@@ -203,12 +199,9 @@ def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> 
     if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
         tokenizer = read_tokenizer(folder)
         check_growth(tokenizer)
-    subject = Subject(
-        "pretrained", name, f"transformers' {architecture}, of {name}", module, entry, folder=place
-    )
-    subject.tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
-    subject.weights = "as saved"
-    return subject
+    fast = tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    says = f"transformers' {architecture}, of {name}"
+    return Subject("pretrained", name, says, module, entry, {}, fast, [], "as saved", place)
 
 
 def _of_class(path: str, arguments: Sequence[str]) -> Subject:

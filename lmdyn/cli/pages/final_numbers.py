@@ -8,7 +8,7 @@ import pandas as pd
 
 from lmdyn.callbacks.observing.drawing.named_charts import named_charts, scalar_tags
 from lmdyn.callbacks.observing.drawing.words import quantity_words
-from lmdyn.runs.schema import ENDS, Quantity, declared, last_step
+from lmdyn.runs.schema import ENDS, Quantity, declared, last_step, select
 
 _READOUT = "embedding|logits|norm|output"  # sites that are no blocks
 
@@ -58,9 +58,7 @@ def final_numbers(
             continue
         blocks = rows[~rows["site"].str.match(_READOUT)]
         last = (blocks if len(blocks) else rows).iloc[-1]
-        first = chart.rows[chart.rows["step"].eq(begin) & chart.rows["line"].eq(last["line"])][
-            "value"
-        ].dropna()
+        first = select(chart.rows, step=begin, line=last["line"])["value"].dropna()
         groups = last.drop(["step", "quantity", "line", "value"])
         place = "".join(f"/{group}" for group in groups if group)
         error, low, high = (known.get(f"/{name}{end}{place}") for end in ENDS)

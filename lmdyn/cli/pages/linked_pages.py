@@ -9,6 +9,7 @@ from jinja2 import UndefinedError
 
 from lmdyn.cli.pages.html_parts import html_table, part
 from lmdyn.runs.atomic_files import write_file
+from lmdyn.runs.provenance import write_json
 
 REPORT_PAGE = "index.html"
 CLAIMS_PAGE = "claims.html"
@@ -53,8 +54,7 @@ def write_verdicts(folder: Path, title: str, profiles: Sequence[Mapping[str, Any
         profiles: for each group of runs ``heading``, ``tally`` and ``claims``: name, statement, verdict, and the
             verdict after Holm's correction (empty if nothing was tested).
     """
-    content = json.dumps({"title": title, "profiles": list(profiles)}, indent=1, ensure_ascii=False)
-    write_file(folder / _VERDICTS, lambda unfinished: unfinished.write_text(content, encoding="utf-8"))
+    write_json(folder / _VERDICTS, {"title": title, "profiles": list(profiles)})
 
 
 def _comments(page: str) -> tuple[str, str]:

@@ -104,8 +104,8 @@ def data_of(name: str) -> str:
 def card(anchor: str, observer: str, found: Finding | None, chart: str, more: str = "") -> str:
     """Return an observer's part of a page: its name in words, the finding, the chart, and what is folded."""
     title = observer.replace("_", " ")
-    said = (found.sentence, found.of.meaning if found.of else "") if found else ("", "")
-    return part("card", anchor, observer, title[0].upper() + title[1:], *said, chart, more)
+    said = found.sentence if found else ""
+    return part("card", anchor, observer, title[0].upper() + title[1:], said, chart, more)
 
 
 @dataclass
@@ -143,7 +143,6 @@ class ObserverSection:
 
     Attributes:
         drawn: its observations.
-        run: folder of the run.
         base: prefix of the names of its files.
         together: whether its figures are drawn elsewhere, with those of other runs.
         find: function that returns the observer of observations.
@@ -151,7 +150,6 @@ class ObserverSection:
     """
 
     drawn: DrawnObservations
-    run: Path
     base: Path
     together: bool
     find: Find

@@ -22,6 +22,11 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         pending = pending.__cause__
 
 
+def one_line(error: object) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())
+
+
 def of_users_code(error: BaseException) -> BaseException | None:
     """Return the first error among :func:`causes` that a user's code raised, or a library called by that code.
 

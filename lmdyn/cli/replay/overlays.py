@@ -2,17 +2,13 @@
 
 import inspect
 import logging
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import lightning as L
-from jsonargparse._typehints import resolve_class_path_by_name
 
-from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.cli.configurations import OF_FIT, Config, callback_entries, class_path
+from lmdyn.cli.configurations import OF_FIT, Config, callback_entries
+from lmdyn.cli.recorded_observers import observers_among
 from lmdyn.runs.yaml_files import read_yaml
 
 log = logging.getLogger(__name__)
@@ -55,27 +51,3 @@ def overlay(path: Path, *, own_data: bool) -> Config | None:
     if left_out:
         log.info("lmdyn uses the observers of %s, and ignores %s", path, ", ".join(left_out))
     return kept
-
-
-def observers_among(callbacks: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """Return the observers among callbacks, and the class names of the others, which a replay never calls.
-
-    Args:
-        callbacks: classes, or classes with arguments.
-    """
-    others = {name for one in callbacks if _is_other(name := class_path(one))}
-    kept = [one for one in callbacks if class_path(one) not in others]
-    return kept, [name.rpartition(".")[2] for one in callbacks if (name := class_path(one)) in others]
-
-
-def _is_other(name: str) -> bool:
-    """Return whether this is a callback, but no observer; of unknown names the parser says what is wrong."""
-    module, _, short = resolve_class_path_by_name(L.Callback, name).rpartition(".")
-    try:  # a short name is that of an imported class, also where an untrusted run may import nothing else
-        if "." in name:
-            cls: Any = dotted(name)
-        else:
-            cls = vars(sys.modules[module])[short] if module else None
-    except ValueError:
-        return False
-    return isinstance(cls, type) and issubclass(cls, L.Callback) and not issubclass(cls, Observer)

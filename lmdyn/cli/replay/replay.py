@@ -17,7 +17,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
 from lmdyn.cli.replay.read_ahead import ReadAhead
 from lmdyn.cli.replay.weights_record import WeightsRecord
-from lmdyn.cli.replay.work import Task, Work
+from lmdyn.cli.replay.work import Work
 from lmdyn.runs.atomic_files import UnwritableError
 from lmdyn.runs.checkpoint_files import COUNTED, load_weights
 from lmdyn.runs.hub_checkpoints import check_same_model
@@ -35,7 +35,7 @@ class Backlog:
     """
 
     def __init__(self, there: Mapping[int, Sequence[Observer]], worker: tuple[int, int]) -> None:
-        own = [step for i, step in enumerate(there) if i % worker[1] == worker[0]]
+        own = list(there)[worker[0] :: worker[1]]
         self._left = {step: there[step] for step in own if there[step]}
 
     def __bool__(self) -> bool:
@@ -87,34 +87,33 @@ class Replay:
         with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
             shown = bar.add_task("replay", total=total)
             following = work.take()
-            while (task := following) is not None:
+            while (step := following) is not None:
                 bar.update(shown, completed=total - len(work.left) - 1)
-                reading.start(task.step)
+                reading.start(step)
                 following = work.take()
                 if following is not None:
-                    reading.start(following.step)
-                task = work.at(task.step)  # others may have made it while it was read
-                if not (task.observers or task.notes_weights):
-                    reading.drop(task.step)
+                    reading.start(following)
+                observers, notes_weights = work.missing(step)  # others may have made it while it was read
+                if not (observers or notes_weights):
+                    reading.drop(step)
                     continue
                 try:
-                    self._observe(task)
+                    self._observe(step, observers, notes_weights)
                 finally:
-                    reading.done(task.step)
+                    reading.done(step)
 
-    def _observe(self, task: Task) -> None:
+    def _observe(self, step: int, observers: Sequence[Observer], notes_weights: bool) -> None:
         """Observe a checkpoint with the observers whose observation is missing; record its weights."""
-        step = task.step
         try:
             read = self.reading.get(step)
         except Exception as error:
             self.work.failed(step, error)
             return
-        if task.notes_weights and read.seen is not None:
+        if notes_weights and read.seen is not None:
             with _written(self.weights.file(step)):
                 self.weights.add(step, self.stamps[step], read.seen)
         digest = self.weights.digest(step, self.stamps[step]) if read.seen is None else read.seen.digest
-        if task.observers and (digest is None or digest != self._loaded):
+        if observers and (digest is None or digest != self._loaded):
             self._loaded = None
             try:
                 load_weights(self.module, read.content["state_dict"], read.path)
@@ -132,7 +131,7 @@ class Replay:
         known = {**self.amounts[step], **{k: v for k, v in about.items() if v is not None}}
         at = Progress(step, *(known.get(name) for name in ("tokens", "learning_rate", "words")))
         del read  # so that at most one other is in memory
-        met = self._meet(task)
+        met = self._meet(step, observers)
         passes = Passes(met, self.module)
         for observer in met:
             try:
@@ -145,19 +144,19 @@ class Replay:
             self.backlog.publish(self.loggers, until=step)
             publish(observer, table, self.loggers, step)
 
-    def _meet(self, task: Task) -> list[Observer]:
+    def _meet(self, step: int, observers: Sequence[Observer]) -> Sequence[Observer]:
         """Set up observers with the module: initially all that have work, so that none fails after an hour."""
-        if task.observers and not self._bound:
-            for observer in dict.fromkeys([*task.observers, *self.work.observers]):
+        if observers and not self._bound:
+            for observer in dict.fromkeys([*observers, *self.work.observers]):
                 observer.bind(self.module)
             self._bound = True
-            return task.observers
+            return observers
         met = []
-        for observer in task.observers:
+        for observer in observers:
             try:
                 observer.bind(self.module)
             except Exception as error:
-                self.work.failed(task.step, error, observer)
+                self.work.failed(step, error, observer)
             else:
                 met.append(observer)
         return met

@@ -7,7 +7,8 @@ from pathlib import Path
 from huggingface_hub import list_repo_refs
 
 from lmdyn.cli.configurations import Config, callback_entries, complete_model, run_configuration
-from lmdyn.cli.replay.overlays import observers_among, overlay
+from lmdyn.cli.recorded_observers import observers_among
+from lmdyn.cli.replay.overlays import overlay
 from lmdyn.cli.trust.untrusted import import_only, known_paths, named_paths, refuse_others
 from lmdyn.runs.checkpoint_files import checkpoint_folders, find_checkpoints, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
@@ -135,7 +136,6 @@ def _hub_refs(name: str) -> list[str]:
 def _run_config(run: Path, checkpoints: Sequence[Path]) -> Config:
     """Return the configuration of a run of lmdyn, completed by hyperparameters of its first readable checkpoint."""
     config = run_configuration(run)
-    config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     config["trainer"]["callbacks"], _ = observers_among(callback_entries(config))
     complete_model(config, _first_that_reads(checkpoints))
     return config

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.runs.atomic_files import remove_unfinished
+from lmdyn.cli.parsing.errors import one_line
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +23,6 @@ def order_of(steps: Sequence[int], shard: tuple[int, int]) -> list[int]:
     i, n = shard
     own, *others = (steps[(i + k) % n :: n] for k in range(n))
     return [*own, *(step for share in others for step in reversed(share))]
-
-
-class Task(NamedTuple):
-    """A checkpoint, and what is missing of it.
-
-    Attributes:
-        step: its step.
-        observers: observers whose observation is missing.
-        notes_weights: whether to record its weights for the audit.
-    """
-
-    step: int
-    observers: list[Observer]
-    notes_weights: bool
 
 
 class Work:
@@ -76,19 +61,20 @@ class Work:
     @property
     def observers(self) -> list[Observer]:
         """Observers with a missing observation."""
-        return list(dict.fromkeys(o for step in self.left for o in self._missing(step)))
+        return list(dict.fromkeys(o for step in self.left for o in self.missing(step)[0]))
 
-    def take(self) -> Task | None:
+    def take(self) -> int | None:
         """Return the next checkpoint of which something is missing; None if none is left."""
         while self.left:
-            task = self.at(self.left.pop(0))
-            if task.observers or task.notes_weights:
-                return task
+            step = self.left.pop(0)
+            if any(self.missing(step)):
+                return step
         return None
 
-    def at(self, step: int) -> Task:
-        """Return what is missing of a checkpoint now."""
-        return Task(step, self._missing(step), not self._known(step))
+    def missing(self, step: int) -> tuple[list[Observer], bool]:
+        """Return the observers whose observation of a checkpoint is missing now, and whether to record its weights."""
+        missing = [o for o in self._asked[step] if not o.store.path(step).exists()]
+        return missing, not self._known(step)
 
     def failed(self, step: int, error: Exception, observer: Observer | None = None) -> None:
         """Record that a checkpoint could not be read, or not be observed by one of the observers.
@@ -126,8 +112,8 @@ class Work:
         """
         failures = {
             (step, whose): error
-            for (step, whose), error in sorted(self._failures.items(), key=lambda failure: failure[0])
-            if any(whose in ("", o.name) for o in self._missing(step)) or not (whose or self._known(step))
+            for (step, whose), error in sorted(self._failures.items())
+            if any(whose in ("", o.name) for o in self.missing(step)[0]) or not (whose or self._known(step))
         }
         if not failures:
             return
@@ -138,14 +124,6 @@ class Work:
             f"{'; '.join(said[:_SHOWN])}{more}. To retry only these checkpoints, run the same command"
         ) from next(iter(failures.values()))
 
-    def tidy(self) -> None:
-        """Remove files that killed workers have left next to existing observations."""
-        for folder in {o.store.folder for observers in self._asked.values() for o in observers}:
-            remove_unfinished(folder)
-
-    def _missing(self, step: int) -> list[Observer]:
-        return [o for o in self._asked[step] if not o.store.path(step).exists()]
-
 
 def _named(step: int, whose: str) -> str:
     return f"step {step}{whose and f', {whose}'}"
@@ -153,5 +131,5 @@ def _named(step: int, whose: str) -> str:
 
 def _message(error: Exception) -> str:
     """Return an error in one line."""
-    said = " ".join(str(error).split())
+    said = one_line(error)
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"

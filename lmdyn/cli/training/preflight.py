@@ -141,8 +141,8 @@ def foreseen_of_training(
     weights_size, free = parameter_bytes(module), free_disk(folder)
     needed = disk_of_checkpoints(callbacks, weights_size, states, plan)
     if needed > free:
-        disk, remedy = f"about {in_words(needed)} of disk for checkpoints", "set `save_dir` to another disk"
-        remedy = f"save fewer checkpoints (`schedule`), keep fewer (`keep`), or {remedy}"
+        disk = f"about {in_words(needed)} of disk for checkpoints"
+        remedy = "save fewer checkpoints (`schedule`), keep fewer (`keep`), or set `save_dir` to another disk"
         found.append(expected(disk, f"{in_words(free)} free at {folder}", remedy, of="cost"))
     return found, cost
 

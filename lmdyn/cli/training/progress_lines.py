@@ -43,20 +43,16 @@ class ProgressLines(L.Callback):
         if now < self._due or not trainer.is_global_zero:
             return
         before, step_before = self._last
-        speed = (updates(trainer) - step_before) / (now - before)
-        self._last, self._due = (now, updates(trainer)), now + self.every
-        log.info("%s", progress_line(trainer, speed, left=self._long))
+        step, total = updates(trainer), Plan.of(trainer, trainer.num_training_batches).updates
+        speed = (step - step_before) / (now - before)
+        self._last, self._due = (now, step), now + self.every
+        shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}
+        numbers = "".join(f", {name} {value:.4g}" for name, value in shown.items())
+        of_all = f" of {total:,}" if total else ""
+        left = f", {_in_words((total - step) / speed)} left" if self._long and total and speed > 0 else ""
+        at = f"step {step:,}{of_all}, epoch {trainer.current_epoch}"
+        log.info("%s%s, %.3g updates per second%s", at, numbers, speed, left)
         self._long = True
-
-
-def progress_line(trainer: L.Trainer, speed: float, *, left: bool = True) -> str:
-    """Return step, epoch, the progress bar's metrics, updates per second and, if ``left``, the time left."""
-    step, total = updates(trainer), Plan.of(trainer, trainer.num_training_batches).updates
-    at = f"step {step:,}" + (f" of {total:,}" if total else "") + f", epoch {trainer.current_epoch}"
-    shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}
-    numbers = "".join(f", {name} {value:.4g}" for name, value in shown.items())
-    rest = f", {_in_words((total - step) / speed)} left" if left and total and speed > 0 else ""
-    return f"{at}{numbers}, {speed:.3g} updates per second{rest}"
 
 
 def _in_words(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
+from lmdyn.datamodules.files.made_at_setup import MadeAtSetup
 from lmdyn.datamodules.files.text_files import shown
 
 T = TypeVar("T")
@@ -531,31 +532,9 @@ class TokenizerUser:
         self._tokenizer = tokenizer
 
 
-class EncodedAtSetup(TokenizerUser, Generic[T]):
-    """A datamodule that encodes everything in ``setup``, once, into memory: a subclass defines :meth:`encode`."""
-
-    _encoded: T | None = None
-
-    def encode(self) -> T:
-        """Return what is encoded with the tokenizer."""
-        raise NotImplementedError
+class EncodedAtSetup(TokenizerUser, MadeAtSetup[T]):
+    """A datamodule that encodes everything in ``setup``, once, into memory: a subclass defines :meth:`make`."""
 
     def forget(self) -> None:
         """Encode again with another tokenizer."""
-        self._encoded = None
-
-    def setup(self, stage: str | None = None) -> None:
-        """Encode the data, once; ``stage`` has no effect."""
-        if self._encoded is None:
-            self._encoded = self.encode()
-
-    @property
-    def ready(self) -> T:
-        """What is encoded.
-
-        Raises:
-            RuntimeError: if read before ``setup``.
-        """
-        if self._encoded is None:
-            raise RuntimeError(f"{type(self).__name__} is not set up: call setup() first")
-        return self._encoded
+        self._made = None

@@ -85,7 +85,7 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         self.lowercase = lowercase
         self._tokenizer_name = tokenizer
 
-    def encode(self) -> ExampleLoader:
+    def make(self) -> ExampleLoader:
         """Return the loader of all questions."""
         tokenizer = self.tokenizer
         if tokenizer.mask_token_id is None:

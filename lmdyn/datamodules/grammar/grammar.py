@@ -11,7 +11,7 @@ discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -122,7 +122,7 @@ class Grammar:
             for form in dict.fromkeys(lexeme.forms.values()):
                 types[form] += (lexeme,)
         self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(self.n_topics))
-        self.lexemes: Mapping[str, tuple[Lexeme, ...]] = {k: tuple(v) for k, v in lexemes.items()}
+        self.lexemes: Mapping[str, Sequence[Lexeme]] = lexemes
         self.lexicon: Mapping[str, tuple[Lexeme, ...]] = types
         self.facts: tuple[Fact, ...] = build_facts(rng, lexemes["PROPN"], self.n_facts)
         self.vocabulary: tuple[str, ...] = tuple(sorted(CLOSED_CLASS | types.keys()))
@@ -151,13 +151,12 @@ class Grammar:
             A document of 5 to 14 sentences, about 120 words, on one topic.
 
         Raises:
-            ValueError: if the split is unknown or the index negative.
+            ValueError: if the split is unknown or the index negative, by numpy.
 
         Example:
             >>> Grammar().document("test", 7).name
             'test-7'
         """
-        at_least(0, index=index)
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
         discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), relative_clause)
         n_sentences = 5 + int(discourse.u() * 10)
@@ -167,13 +166,12 @@ class Grammar:
         """Yield documents of a split in order, until they contain at least ``n_tokens`` words in total.
 
         Raises:
-            ValueError: if the split is unknown or the number of words negative (raised with the first document).
+            ValueError: if the split is unknown (raised with the first document).
 
         Example:
             >>> sum(len(s.words) for d in Grammar().documents("train", 1000) for s in d) >= 1000
             True
         """
-        at_least(0, n_tokens=n_tokens)
         index = made = 0
         while made < n_tokens:
             document = self.document(split, index)

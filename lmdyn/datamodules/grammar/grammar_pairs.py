@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lmdyn.datamodules.files.checks import at_least
-from lmdyn.datamodules.files.table_data import TableData
+from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.grammar_tasks import RULES, corruptions
 
@@ -67,10 +67,7 @@ class GrammarPairs(TableData):
         kept = found[found["pair"].astype(int) < self.n_pairs].reset_index(drop=True)
         return kept.assign(field=kept["paradigm"].map(_FIELDS), term="", file="test documents")
 
-    @property
-    def pairs(self) -> pd.DataFrame:
-        """The pairs."""
-        return self.table
+    pairs = TableData.ready
 
     def _changed(self) -> Iterator[dict[str, Any]]:
         """Yield the pairs of all sentences, each sentence once."""

@@ -37,8 +37,6 @@ class Uniforms:
         True
     """
 
-    __slots__ = ("_buffer", "_rng")
-
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._buffer: list[float] = []
@@ -130,8 +128,6 @@ class Sampler(Generic[T]):
 
     A word of rank r in its class has the weight (r + 3.7)^-exponent, times ``boost`` in its home topic.
     """
-
-    __slots__ = ("_cumulative", "_items")
 
     def __init__(self, items: Sequence[T], n_topics: int, exponent: float, boost: float) -> None:
         self._items: Sequence[T] = items

@@ -1,7 +1,7 @@
 """The batch of all ranks together, which does not change when a run resumes on other ranks."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _FORK = "; `lmdyn fork --set trainer.accumulate_grad_batches=N` continues with other updates"
@@ -35,10 +35,6 @@ class GlobalBatch:
     def update(self) -> int:
         """Rows per update."""
         return self.rows * self.accumulated
-
-    def state(self) -> dict[str, int]:
-        """Return the entry ``global_batch`` of a loader's state."""
-        return asdict(self)
 
     def position(
         self, state: Mapping[str, Any], batches: int, setting: str, *, rows_stay: bool = False

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import lightning as L
@@ -143,7 +143,7 @@ class IndexedLoader(ShardedLoader, ABC):
             "position": position,
             "settings": self.resumable(),
             "order": _ORDER,
-            "global_batch": self._global_batch.state(),
+            "global_batch": asdict(self._global_batch),
             "epoch_batches": min(self.epoch_batches, len(self)),
             "text": self.data.fingerprint(),
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.datamodules.files.table_data import TableData
+from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.files.tables import table_rows
 from lmdyn.datamodules.files.text_files import expand_paths, shown
 
@@ -65,14 +65,11 @@ class ChoiceFiles(TableData):
         table = pd.DataFrame([row for path in paths for row in self._read(path)])
         if table.empty:
             raise ValueError(f"lmdyn found no items in {', '.join(self.files)}: check files and `without`")
-        counts = table.groupby("group", sort=False)["first"].cumsum() - 1
+        counts = table["option"].eq(0).groupby(table["group"]).cumsum() - 1
         table["item"] = table["group"] + "_" + counts.astype(str)
-        return table.drop(columns="first")
+        return table
 
-    @property
-    def choices(self) -> pd.DataFrame:
-        """The options."""
-        return self.table
+    choices = TableData.ready
 
     def _read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the options of a file."""
@@ -102,7 +99,6 @@ class ChoiceFiles(TableData):
             if self.without is None or not any(self.without in option.split() for option in options):
                 for i, (prefix, option) in enumerate(zip(before, options, strict=True)):
                     yield {
-                        "first": int(i == 0),
                         "option": i,
                         "text": prefix + option,
                         "begin": len(prefix),

@@ -1,13 +1,13 @@
 """Files of minimal pairs, in the layouts of BLiMP, of agreement data, and of tables of two sentences."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lmdyn.datamodules.files.table_data import TableData
+from lmdyn.datamodules.files.checks import each_once
+from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.files.tables import TableRow, table_rows
 from lmdyn.datamodules.files.text_files import expand_paths, shown
 
@@ -65,8 +65,7 @@ class PairFiles(TableData):
         super().__init__()
         self.files = [files] if isinstance(files, str) else list(files)
         self.columns = dict(columns or {})
-        if unknown := sorted(set(self.columns) - set(_NAMES)):
-            raise ValueError(f"keys of columns must be some of {', '.join(_NAMES)}, got {', '.join(unknown)}")
+        each_once(_NAMES, columns=self.columns)
 
     def make(self) -> pd.DataFrame:
         """Read the files."""
@@ -82,10 +81,7 @@ class PairFiles(TableData):
             )
         return pairs
 
-    @property
-    def pairs(self) -> pd.DataFrame:
-        """The pairs."""
-        return self.table
+    pairs = TableData.ready
 
     def _read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield the pairs of a file."""
@@ -94,7 +90,7 @@ class PairFiles(TableData):
                 f"{path} is a pickled file, which could run code if lmdyn read the file. Write the pairs as a table "
                 "with columns good, bad and condition (.tsv or .jsonl)"
             )
-        for number, (line, row) in enumerate(self._converted(path, table_rows(path))):
+        for number, (line, row) in enumerate(self._converted(path, list(table_rows(path)))):
             where = f"{path}:{line}"
             found = {name: self._value(row, name, where) for name in _NAMES}
             if missing := [name for name in ("good", "bad", "paradigm") if not found[name]]:
@@ -113,25 +109,21 @@ class PairFiles(TableData):
             raise ValueError(f"{where}: expected text as {name!r} of the pair, got {shown(repr(value))}")
         return str(value).strip()
 
-    def _converted(self, path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
+    def _converted(self, path: Path, rows: Sequence[TableRow]) -> Iterable[TableRow]:
         """Convert files of agreement to two sentences in a row."""
-        first = next(rows, None)
-        if first is None:
-            return
-        line, names = first[0], set(first[1])
-        every = chain([first], rows)
+        line, first = rows[0] if rows else (1, {})
+        names = set(first)
         if names >= _GULORDAVA:
-            yield from _of_forms(path, every)
-        elif "verb_index" in names and not self.columns:
+            return _of_forms(path, rows)
+        if "verb_index" in names and not self.columns:
             other = next((name for name in _OTHER_FORM if name in names), None)
             if other is None:
                 raise ValueError(
                     f"{path}:{line}: expected a column with the wrong form of the verb ({', '.join(_OTHER_FORM)}), got "
                     "only the right form. Add the column with the inflections that Linzen et al. publish"
                 )
-            yield from _of_verbs(path, every, other)
-        else:
-            yield from every
+            return _of_verbs(path, rows, other)
+        return rows
 
 
 def _replaced(sentence: str, index: int, form: str, where: str) -> str:
@@ -148,7 +140,7 @@ def _number(row: Mapping[str, Any], name: str, where: str) -> int:
         raise ValueError(f"{where}: expected a whole number as {name}, got {row[name]!r}") from None
 
 
-def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
+def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
     """Yield the pairs of rows with the right and the wrong form of a sentence."""
     waiting: dict[str, tuple[int, dict[str, Any]]] = {}
     for line, row in rows:
@@ -169,7 +161,7 @@ def _of_forms(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
         raise ValueError(f"{path}:{line}: expected classes correct and wrong for {row['pair']!r}, got one")
 
 
-def _of_verbs(path: Path, rows: Iterator[TableRow], other: str) -> Iterator[TableRow]:
+def _of_verbs(path: Path, rows: Sequence[TableRow], other: str) -> Iterator[TableRow]:
     """Yield the pairs of a sentence and the other form of its verb."""
     for line, row in rows:
         where = f"{path}:{line}"

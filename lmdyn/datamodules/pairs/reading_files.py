@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.datamodules.files.table_data import TableData
+from lmdyn.datamodules.files.checks import each_once
+from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.files.tables import table_rows
 from lmdyn.datamodules.files.text_files import expand_paths, shown
 
@@ -70,8 +71,7 @@ class ReadingFiles(TableData):
         super().__init__()
         self.files = [files] if isinstance(files, str) else list(files)
         self.columns = dict(columns or {})
-        if unknown := sorted(set(self.columns) - set(_NAMES)):
-            raise ValueError(f"keys of columns must be some of {', '.join(_NAMES)}, got {', '.join(unknown)}")
+        each_once(_NAMES, columns=self.columns)
         self.times = list(times or [])
 
     def make(self) -> pd.DataFrame:
@@ -85,10 +85,7 @@ class ReadingFiles(TableData):
         rows["item"] = rows["item"].where(~again, file + "/" + rows["item"])
         return rows
 
-    @property
-    def reading_times(self) -> pd.DataFrame:
-        """The rows."""
-        return self.table
+    reading_times = TableData.ready
 
     def _read(self, path: Path, before: int) -> pd.DataFrame:
         """Return the rows of a file; ``before`` is the number of those of other files."""

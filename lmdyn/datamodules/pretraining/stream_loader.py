@@ -203,8 +203,6 @@ class StreamLoaderOfRows:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         if self._position >= self._length:
             self._position = 0
-        if self._position >= self._length:
-            return
         readers = self._deal.of_rank(self._batch, self.rank, self._start)
         self._states = {r: self._states.get(r, START) for r in readers}
         parts = _Parts(self._deal, self._batch, self.rank, self._start, self._reader, self._states)
@@ -254,7 +252,7 @@ class StreamLoaderOfRows:
             "start": self._start,
             "deal": asdict(self._deal),
             "readers": {number: state for states in ranks for number, state in states.items()},
-            "global_batch": self._batch.state(),
+            "global_batch": asdict(self._batch),
             "epoch_batches": self._length,
             "settings": self._settings,
             "read": self._read,

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import Ids, plain_backend, trained_here
-from lmdyn.datamodules.files.data_sets import read_rows
+from lmdyn.datamodules.files.data_sets import in_words, read_rows
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.pretraining.text_rows import RowMaker, StreamBlock, row_generator
 
@@ -41,19 +41,19 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
     """
     if state["stream"] is not None:
         stream.load_state_dict(state["stream"])
-    name = f"dataset {', '.join(f'{key}: {value}' for key, value in dataset.items())}"
     given = state["given"]
     for row in read_rows(stream, dataset):
         text = row.get(column)
         if text is not None and not isinstance(text, str):
             raise ValueError(
-                f"{name}: column {column!r} has {text!r:.100}, expected text: set text_column to a column with text "
-                f"(columns: {', '.join(sorted(row))})"
+                f"{in_words(dataset)}: column {column!r} has {text!r:.100}, expected text: set text_column to a column "
+                f"with text (columns: {', '.join(sorted(row))})"
             )
         given += len((text or "").strip())
         yield text or "", {"stream": stream.state_dict(), "given": given}
     if not given:
-        raise ValueError(f"{name} has no text for one of the readers: use more documents, or lower `readers`")
+        remedy = "use more documents, or lower `readers`"
+        raise ValueError(f"{in_words(dataset)} has no text for one of the readers: {remedy}")
 
 
 class _Gatherer:

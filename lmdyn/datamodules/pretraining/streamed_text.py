@@ -3,7 +3,7 @@
 from typing import Any
 
 from lmdyn.datamodules.files.checks import at_least
-from lmdyn.datamodules.files.data_sets import load_dataset
+from lmdyn.datamodules.files.data_sets import in_words, load_dataset
 
 
 class StreamedText:
@@ -80,7 +80,6 @@ class StreamedText:
         for one, stream in zip(self.datasets, streams, strict=True):
             columns = stream.column_names
             if columns is not None and self.text_column not in columns:
-                name = f"{', '.join(f'{key}: {value}' for key, value in one.items())}"
                 said = f"has no column {self.text_column!r}, only {', '.join(columns)}: set text_column to one of these"
-                raise ValueError(f"dataset {name} {said}")
+                raise ValueError(f"{in_words(one)} {said}")
         return streams

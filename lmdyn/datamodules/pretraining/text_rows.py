@@ -29,10 +29,6 @@ class StreamBlock:
     sentence_starts: Ids
     document_starts: Ids
 
-    def layer(self, layer: str) -> Array:
-        """Raise a ``ValueError``."""
-        raise ValueError(f"a stream has no gold layers, and so no {layer!r}: omit `layers`")
-
 
 Text = EncodedSplit | StreamBlock
 
@@ -193,6 +189,7 @@ class RowMaker:
         if self.format.short_share:
             batch["attention_mask"] = real.astype(np.int64)
         for layer in self.layers:
+            assert isinstance(text, EncodedSplit)  # a stream has no gold layers
             batch[f"target_{layer}"] = at_targets(text.layer(layer))
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 

@@ -126,7 +126,7 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
         """The splits of the corpus."""
         return self.corpus.splits
 
-    def encode(self) -> "EncodedSpans":
+    def make(self) -> "EncodedSpans":
         """Return all splits of the corpus, encoded."""
         corpus = self.corpus
         if not self.has_tokenizer:

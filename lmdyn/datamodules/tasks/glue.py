@@ -243,7 +243,7 @@ def _split(splits: Any, split: str, name: str) -> Any:
 # ---------------------------------------------------------------- SQuAD
 
 
-def read_squad(path: str | Path) -> list[Question]:
+def read_squad(path: Path) -> list[Question]:
     """Read the questions of a file in SQuAD's own layout, version 1.1 or 2.0.
 
     ``data`` is a list of articles, whose ``paragraphs`` have a ``context`` and ``qas``, each with ``id``, ``question``,
@@ -268,7 +268,6 @@ def read_squad(path: str | Path) -> list[Question]:
         >>> read_squad(file)[0].answers
         (('the cat', 0),)
     """
-    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist: download train-v2.0.json and dev-v2.0.json of SQuAD 2.0 from "

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -119,7 +119,6 @@ class Task:
     evaluation: Mapping[str, TaskExamples]
     label_names: tuple[str, ...] = ()
     pad_id: int = 0
-    max_length: int = field(default=0, compare=False)
 
     @property
     def num_labels(self) -> int:
@@ -283,7 +282,7 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
         """
         return self.ready
 
-    def encode(self) -> dict[str, Task]:
+    def make(self) -> dict[str, Task]:
         """Return the encoded tasks, by name."""
         encoder = PairEncoder(self.tokenizer, self.max_sequence_length)
         return {raw.name: self._task(raw, encoder) for raw in self.read()}
@@ -308,7 +307,7 @@ class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
             key: encoded(f"evaluation {key}".strip(), rows, self.evaluation_limit)
             for key, rows in raw.evaluation.items()
         }
-        return Task(raw.name, raw.kind, train, sets, raw.label_names, self.pad_id, encoder.max_length)
+        return Task(raw.name, raw.kind, train, sets, raw.label_names, self.pad_id)
 
     def val_dataloader(self) -> ExampleLoader:
         """Return the evaluation examples: ``input_ids``, and ``task``, an index into ``label_names["task"]``."""

@@ -308,7 +308,7 @@ def test_a_treebank_with_its_spaces(kind, tmp_path):
     spans = SpanCorpus(of(True), tasks=["pos"], pos_layer="upos")
     spans.tokenizer = tokenizer
     spans.setup()
-    rows = [spans._encoded.splits["train"][i] for i in range(4)]
+    rows = [spans._made.splits["train"][i] for i in range(4)]
     texts = ['"Don\'t go," he said.', "du  chat", "Fin.", "End"]
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert [row["input_ids"].tolist() for row in rows] == [[cls, *ids(tokenizer, t), sep] for t in texts]

@@ -107,7 +107,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, name, text, says):
 def test_what_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.csv")
-    with pytest.raises(ValueError, match="keys of columns must be some of"):
+    with pytest.raises(ValueError, match="columns must be some of"):
         ReadingFiles("x.csv", columns={"words": "x"})
     with pytest.raises(RuntimeError, match="call setup"):
         _ = ReadingFiles("x.csv").reading_times
