@@ -213,7 +213,7 @@ def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(state_dict):
         digest.update(name.encode())
-        digest.update(state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.runs.provenance import read_record
+from lmdyn.runs.provenance import Record, read_record
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def name_amounts(name: str) -> dict[str, int]:
     return {kind: int(match[1]) * _SIZES[match[2]] for kind, match in found.items() if match}
 
 
-def read_pretrained(path: Path) -> dict[str, Any]:
+def read_pretrained(path: Path) -> Record:
     """Read a checkpoint in Hugging Face's format, in the form of ``read_checkpoint``.
 
     Weights have the names of a ``PretrainedLM``: transformers renames those of older files, and ties
@@ -126,7 +126,7 @@ class StoredNames:
         return cls(names, {key: tuple(tensor.shape) for key, tensor in stored.items()}, dtypes)
 
 
-def read_stored(path: Path, fits: StoredNames) -> dict[str, Any] | None:
+def read_stored(path: Path, fits: StoredNames) -> Record | None:
     """Return the result of :func:`read_pretrained` from files that are mapped into memory.
 
     No model is built, no random number is drawn, and no weight is read before it is used.
@@ -159,7 +159,7 @@ def _load_files(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} cannot be read ({error}): download or write the files again") from error
 
 
-def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
+def _answer(path: Path, weights: Record) -> Record:
     state = read_record(path / "trainer_state.json")
     about = {"tokens": state.get("num_input_tokens_seen") or None} if state else {}
     hyperparameters = {"_class_path": MODULE, "name": str(path)}
@@ -206,7 +206,6 @@ class HubCheckpoints(Mapping[int, Path]):
         self.name = name
         self._fetch = fetch
         self._revisions: dict[int, str] = {}
-        there: Sequence[str] | None = None
         for item in (part.strip() for part in revisions.split(",") if part.strip()):
             pattern = "*" if item == "all" else item
             if not set(pattern) & set("*?["):
@@ -216,7 +215,7 @@ class HubCheckpoints(Mapping[int, Path]):
                 raise ValueError(
                     f"--revisions {item!r} is a pattern, but {name} means several models: list the revisions"
                 )
-            there = refs(name) if there is None else there
+            there = refs(name)
             found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
             steps = [ref for ref in found if name_step(ref) is not None]
             if not steps:

@@ -13,11 +13,14 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a yaml file: plain values, dates as text; None if it has only comments.
 
     Raises:
+        FileNotFoundError: if it does not exist.
         ValueError: if it is not UTF-8 or not yaml, is nested too deeply or empty, has a key twice in a mapping (PyYAML
             would use the last one), or an alias that contains itself or expands to too many values; the message has
             file and line.
     """
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: check the path")
+    if not path.is_file():
         raise ValueError(f"{path} is not a file: expected a yaml file with settings")
     content = path.read_bytes()
     try:

@@ -95,7 +95,7 @@ PAIRS = "--data inspected_own.Pairs --data.rows=8"
 WRONG = {
     "nothing": ("is neither a run folder (with a config.yaml) nor a model of transformers",),
     "several": ("checkpoint-*/): give a model, such as several/step_50",),
-    "absent.yaml": ("file absent.yaml does not exist",),
+    "absent.yaml": ("absent.yaml does not exist",),
     "observers.yaml": ("observers.yaml: expected `model: {class_path: …, init_args: …}`, got trainer.",),
     "text.txt": ("is not a yaml with a model: give a model. For a text, add --data",),
     "org/absent": ("'org/absent' at revision 'main' is no folder here",),

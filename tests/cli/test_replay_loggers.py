@@ -125,12 +125,6 @@ def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, mo
     assert f"-m tensorboard.main --logdir {tmp_path}/replay" in capsys.readouterr().err
 
 
-def test_none_logs_nowhere(run, tmp_path):
-    main(["analyze", str(run), "--out", str(tmp_path), "--logger", "none"])
-    written = ["observations", "provenance.json", "weights_audit", "weights_audit.parquet"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == written
-
-
 # ---------------------------------------------------------------- where each logger is moved
 
 

@@ -128,8 +128,6 @@ def _entries(given: str | None, subject: Subject, forward: Forward | None) -> tu
         return _texts("GrammarCorpus", None, subject, forward), says
     path = Path(given).expanduser()
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise FileNotFoundError(f"--data {given} does not exist: expected a file")
         content = read_yaml(path)
         entry = content.get("data") if isinstance(content, Mapping) else None
         if not entry:

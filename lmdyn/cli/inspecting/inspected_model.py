@@ -127,8 +127,6 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
 
 
 def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
-    if not path.is_file():
-        raise FileNotFoundError(f"file {path} does not exist: check the path")
     if path.suffix not in (".yaml", ".yml"):
         raise ValueError(f"{path} is not a yaml with a model: give a model. For a text, add --data {path}")
     configuration = _read_with_model(path)

@@ -27,8 +27,6 @@ def overlay(path: Path, *, own_data: bool) -> Config | None:
     Raises:
         FileNotFoundError: if it does not exist.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"--config {path} does not exist: check the path")
     content = read_yaml(path)
     if not isinstance(content, Mapping):
         return None  # the parser says what is wrong

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lmdyn.datamodules.corpora.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import Array, digest
-from lmdyn.datamodules.loading.loader import IndexedLoader
+from lmdyn.datamodules.loading.loader import Batch, IndexedLoader
 
 SHUFFLED = "shuffled_"
 """Prefix of the layers whose labels are permuted: ``shuffled_upos``."""
@@ -130,7 +129,7 @@ class StreamLoader(IndexedLoader):
     def __len__(self) -> int:
         return -(-self._longest // self.sequence_length) if len(self._starts) else 0
 
-    def batches(self, epoch: int, first: int) -> Iterator[dict[str, Tensor]]:
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the windows from number ``first`` on, which are the same in each epoch."""
         return (self._window(index) for index in range(first, len(self)))
 
@@ -143,7 +142,7 @@ class StreamLoader(IndexedLoader):
             arrays[layer] = self.data.layer(name) if name == layer else self.data.shuffled(name, self.seed)
         return arrays
 
-    def _window(self, index: int) -> dict[str, Tensor]:
+    def _window(self, index: int) -> Batch:
         offset = index * self.sequence_length
         steps = np.arange(offset, min(offset + self.sequence_length, self._longest) + 1)
         # one gather of T + 1 positions gives inputs and targets; padding reads a real token, overwritten below

@@ -22,6 +22,7 @@ from lmdyn.datamodules.corpora.encoding import (
 )
 from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.corpora.tokenization import (
+    Array,
     TokenizerUser,
     digest,
     load_tokenizer,
@@ -284,11 +285,11 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
         return self._token_counts
 
     @property
-    def word_starts(self) -> np.ndarray[Any, Any]:
+    def word_starts(self) -> Array:
         """Share of each token's occurrences in the training split that begin a word, (V,) float64; 0 without any."""
         train = self.encoded("train")
         others, starts = train.count(len(self.tokenizer), train.word_start, 2)
-        shares: np.ndarray[Any, Any] = starts / np.maximum(others + starts, 1)
+        shares: Array = starts / np.maximum(others + starts, 1)
         return shares
 
     # ---------------------------------------------------------------- loaders

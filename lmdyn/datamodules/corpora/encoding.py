@@ -160,7 +160,7 @@ class EncodedSplit:
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
 
-    def open(self, name: str, dtype: npt.DTypeLike) -> np.memmap[Any, Any]:
+    def open(self, name: str, dtype: npt.DTypeLike) -> Array:
         """Map the file ``<name>.bin`` for reading."""
         return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode="r")
 
@@ -178,26 +178,26 @@ class EncodedSplit:
         (self.folder / "meta.json").write_text(json.dumps(self.meta), encoding="utf-8")
 
     @cached_property
-    def tokens(self) -> np.memmap[Any, Any]:
+    def tokens(self) -> Array:
         """Token ids, (num_tokens,) int32, sentence after sentence."""
         return self.open("tokens", np.int32)
 
     @cached_property
-    def word_start(self) -> np.memmap[Any, Any]:
+    def word_start(self) -> Array:
         """True at the first piece of each word, (num_tokens,) bool; False at ``<eos>``."""
         return self.open("word_start", np.bool_)
 
     @cached_property
-    def sentence_starts(self) -> np.memmap[Any, Any]:
+    def sentence_starts(self) -> Array:
         """Position of each sentence's first token, (num_sentences,) int64."""
         return self.open("sentence_starts", np.int64)
 
     @cached_property
-    def document_starts(self) -> np.memmap[Any, Any]:
+    def document_starts(self) -> Array:
         """Index of each document's first sentence, (num_documents,) int64."""
         return self.open("document_starts", np.int64)
 
-    def layer(self, layer: str) -> np.memmap[Any, Any]:
+    def layer(self, layer: str) -> Array:
         """Return the label of each token, (num_tokens,) int16 or int32, -100 if it has none."""
         return self.open(f"layer_{layer}", layer_dtype(layer))
 
@@ -226,7 +226,7 @@ class EncodedSplit:
             counts += np.bincount(cells, minlength=len(counts))
         return counts.reshape(rows, vocab_size)
 
-    def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
+    def shuffled(self, layer: str, seed: int) -> Array:
         """Return the labels of ``layer`` under one seeded permutation of all labelled positions.
 
         The distribution of labels is kept and their relation to the tokens is lost, so that a model can only

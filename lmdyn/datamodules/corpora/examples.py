@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lmdyn.datamodules.corpora.tokenization import Array, Ids, digest
-from lmdyn.datamodules.loading.loader import ShardedLoader
+from lmdyn.datamodules.loading.loader import Batch, ShardedLoader
 
 Example = Mapping[str, Array]
 """Arrays by name: ``input_ids`` is required, with one axis, time; scalars have none; others vary in the first axis."""
@@ -101,10 +100,10 @@ class ExampleLoader(ShardedLoader):
     def __len__(self) -> int:
         return len(self._shares)
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         return (self.collate(rows) for rows in self._shares)
 
-    def collate(self, rows: Ids) -> dict[str, Tensor]:
+    def collate(self, rows: Ids) -> Batch:
         """Return the batch of the examples with these numbers."""
         chosen = [self.examples[i] for i in rows]
         batch = {}

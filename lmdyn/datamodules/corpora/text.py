@@ -120,14 +120,6 @@ def _lines(text: str) -> Iterator[str]:
     return iter(io.StringIO(text, newline="\n"))
 
 
-def _put_between(before: list[_Stretch], blank: str, after: list[_Stretch]) -> None:
-    """Add empty lines to the last stretch before them; if there is none, to the first one after."""
-    if before:
-        before[-1].text += blank
-    else:
-        after[0].text = blank + after[0].text
-
-
 def _count(articles: Iterable[Article]) -> Counter[str]:
     return Counter(word for article in articles for words in article.sentences for word in words)
 
@@ -369,7 +361,7 @@ class TextCorpus(Corpus):
             title = title and not self._by_line
             if title or (self._by_line and words):
                 if sentences:
-                    _put_between(sentences, blank, [])
+                    sentences[-1].text += blank
                     yield Article(name, topic, sentences, continues)
                     sentences, blank, continues = [], "", False
                 topic = " ".join(line.split()[1:-1]) if title else None
@@ -383,14 +375,17 @@ class TextCorpus(Corpus):
             if not found:
                 blank += "" if words or (self._by_line and self.eos) else line
                 continue
-            _put_between(sentences, blank, found)
+            if sentences:
+                sentences[-1].text += blank
+            else:
+                found[0].text = blank + found[0].text
             blank = ""
             if len(sentences) >= _SENTENCES_PER_PART and not whole:
                 yield Article(name, topic, sentences, continues)
                 sentences, continues = [], True
             sentences.extend(found)
         if sentences:
-            _put_between(sentences, blank, [])
+            sentences[-1].text += blank
             yield Article(name, topic, sentences, continues)
 
     def _frequent(self) -> frozenset[str] | None:

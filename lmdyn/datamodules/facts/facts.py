@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -12,7 +11,13 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
-from lmdyn.datamodules.corpora.tokenization import EncodedAtSetup, Punctuation, WordEncoder, punctuation_of
+from lmdyn.datamodules.corpora.tokenization import (
+    Array,
+    EncodedAtSetup,
+    Punctuation,
+    WordEncoder,
+    punctuation_of,
+)
 from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.files.checks import at_least
 
@@ -207,7 +212,7 @@ class _Encoder:
             return None
         return positions[0]
 
-    def questions(self, facts: Sequence[Cloze]) -> list[dict[str, np.ndarray[Any, Any]] | None]:
+    def questions(self, facts: Sequence[Cloze]) -> list[dict[str, Array] | None]:
         """Return the arrays of each fact; None if the object is not one known piece."""
         asked = [fact.words(self._lowercase) for fact in facts]
         lengths = [
@@ -217,7 +222,7 @@ class _Encoder:
         if self._attached:
             asked = [_attached(*sentence) for sentence in asked]
         sentences, at = zip(*asked, strict=True)
-        found: list[dict[str, np.ndarray[Any, Any]] | None] = []
+        found: list[dict[str, Array] | None] = []
         for encoding, word, letters in zip(self._words.encode(sentences), at, lengths, strict=True):
             position = self._single(encoding, word, letters)
             if position is None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, accumulated_batches
 
 T = TypeVar("T", bound="IndexedLoader")
+Batch = dict[str, Tensor]
 
 
 _LARGEST = 4096  # maximum number of rows that is tried: each costs a hash of a few settings
@@ -97,7 +98,7 @@ class IndexedLoader(ShardedLoader, ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def batches(self, epoch: int, first: int) -> Iterator[dict[str, Tensor]]:
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
 
     @abstractmethod
@@ -113,7 +114,7 @@ class IndexedLoader(ShardedLoader, ABC):
         """Hash of the data served to all ranks together: equal for equal tokens, labels and division."""
         return self.fingerprint_of(getattr(self, self._rows))
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         first = 0
         if self._resume is not None:
             (self._epoch, first), self._resume = self._resume, None

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.corpus import Corpus
-from lmdyn.datamodules.corpora.tokenization import TokenizerUser
+from lmdyn.datamodules.corpora.tokenization import Array, TokenizerUser
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.loading.global_batch import accumulated_batches
 from lmdyn.datamodules.loading.loader import SplitLoaders
@@ -122,7 +121,7 @@ class PretrainingCorpus(SplitLoaders):
         return None if self.corpus is None or "train" not in self.corpus.splits else self.corpus.token_counts
 
     @property
-    def word_starts(self) -> np.ndarray[Any, Any] | None:
+    def word_starts(self) -> Array | None:
         """Those of the corpus; None for a stream, whose words are not counted."""
         return None if self.corpus is None or "train" not in self.corpus.splits else self.corpus.word_starts
 

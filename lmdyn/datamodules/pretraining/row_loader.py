@@ -7,16 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import Ids, digest
-from lmdyn.datamodules.loading.loader import IndexedLoader, in_workers
+from lmdyn.datamodules.loading.loader import Batch, IndexedLoader, in_workers
 from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator
 
 
-class _Batches(Dataset[dict[str, Tensor]]):
+class _Batches(Dataset[Batch]):
     """Batches of an epoch by number: pure functions of seed, epoch and number, so that workers can make them."""
 
     def __init__(self, loader: "RowLoader", epoch: int) -> None:
@@ -27,7 +26,7 @@ class _Batches(Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
+    def __getitem__(self, number: int) -> Batch:
         rows = self._rows[number]
         generators = [row_generator(*self._key, int(row)) for row in rows]
         batch = self._maker.batch(self._text, self._offset + rows * self._maker.format.width, generators)
@@ -134,7 +133,7 @@ class RowLoader(IndexedLoader):
         groups = (order[i * size : (i + 1) * size][self.rank :: self.world_size] for i in range(self._length))
         return [rows for rows in groups if len(rows)], offset
 
-    def batches(self, epoch: int, first: int) -> Iterator[dict[str, Tensor]]:
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
         made = _Batches(self, epoch)
         numbers = range(first, len(made))

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import Ids, trained_here
 from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
-from lmdyn.datamodules.loading.loader import in_workers
+from lmdyn.datamodules.loading.loader import Batch, in_workers
 from lmdyn.datamodules.pretraining.stream_reader import START, RowReader, State
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.pretraining.text_rows import RowMaker
@@ -103,7 +102,7 @@ class _Parts(IterableDataset[Any]):
         torch.utils.data._utils.worker._worker_info = None
         return self.parts(0 if info is None else info.id)
 
-    def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, State]]]:
+    def parts(self, worker: int) -> Iterator[tuple[Ids, Batch | None, dict[int, State]]]:
         """Yield the parts of a worker."""
         mine = list(self.states)[worker :: self.workers]
         readers: dict[int, RowReader] = {r: self.make(r, self.states[r]) for r in mine}
@@ -124,7 +123,7 @@ class _Parts(IterableDataset[Any]):
             start = (start + self.batch.rows) % self.deal.period
 
 
-def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tensor]:
+def _joined(batches: Sequence[Batch], places: Ids) -> Batch:
     """Join the rows of several batches, ordered by their places."""
     if len(batches) == 1 and (np.diff(places) > 0).all():
         return batches[0]
@@ -200,7 +199,7 @@ class StreamLoaderOfRows:
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         if self._position >= self._length:
             self._position = 0
         readers = self._deal.of_rank(self._batch, self.rank, self._start)

@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.tokenization import Ids
 
 _VERSION = 1  # raised whenever the same settings give different text
 
@@ -32,7 +32,7 @@ class RandomWords(Corpus):
     vocabulary: list[str]
 
     @abstractmethod
-    def text(self, split: str) -> npt.NDArray[np.int64]:
+    def text(self, split: str) -> Ids:
         """Return the words of a split as indices into ``vocabulary``."""
 
     language: tuple[str, ...]

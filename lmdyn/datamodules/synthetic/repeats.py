@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.tokenization import Ids
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
@@ -81,7 +81,7 @@ class RepeatsCorpus(RandomWords):
         self.language_seed = language_seed
         self.vocabulary = word_names(n_types)
 
-    def text(self, split: str) -> npt.NDArray[np.int64]:
+    def text(self, split: str) -> Ids:
         """Return (documents, length) the words of a split as indices into ``vocabulary``."""
         random = np.random.default_rng(np.random.SeedSequence([self.language_seed, SPLITS.index(split)]))
         n = -(-self.n_tokens[split] // self.length)

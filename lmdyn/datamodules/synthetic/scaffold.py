@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.tokenization import Ids
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.synthetic.random_words import RandomWords, word_names
 
@@ -125,7 +125,7 @@ class ScaffoldCorpus(RandomWords):
         outside = len(self.phrases) * self.n_outside * self.familiar
         return round(self.n_rules * share), round(outside * share)
 
-    def text(self, split: str) -> npt.NDArray[np.int64]:
+    def text(self, split: str) -> Ids:
         """Return the words of a split as indices into ``vocabulary``: noise, phrases and rules in random order.
 
         ``order_seed`` permutes those of the training split.
@@ -187,7 +187,7 @@ class ScaffoldCorpus(RandomWords):
         return torch.from_numpy(self._ids[words])
 
     @property
-    def _ids(self) -> npt.NDArray[np.int64]:
+    def _ids(self) -> Ids:
         """The token id of each word of the vocabulary."""
         known = self.tokenizer.get_vocab()
         missing = [word for word in self.vocabulary if word not in known]

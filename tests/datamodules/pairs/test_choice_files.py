@@ -83,5 +83,3 @@ def test_what_cannot_be_read(tmp_path):
         ValueError, match=r"prefixes must be one text, or a list of 2 texts \(one per option\), got 3"
     ):
         ChoiceFiles("x.jsonl", ["a", "b"], ["c", "d", "e"])
-    with pytest.raises(RuntimeError, match="call setup"):
-        _ = ChoiceFiles("x.jsonl", ["a", "b"]).choices

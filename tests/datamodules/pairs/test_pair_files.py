@@ -132,5 +132,3 @@ def test_what_cannot_be_read(tmp_path):
         read(tmp_path / "other.jsonl")
     with pytest.raises(ValueError, match=r"columns must be some of"):
         PairFiles("x.jsonl", columns={"sentence": "x"})
-    with pytest.raises(RuntimeError, match="call setup"):
-        _ = PairFiles("x.jsonl").pairs

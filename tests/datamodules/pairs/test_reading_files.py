@@ -109,7 +109,5 @@ def test_what_cannot_be_read(tmp_path):
         read(tmp_path / "other.csv")
     with pytest.raises(ValueError, match="columns must be some of"):
         ReadingFiles("x.csv", columns={"words": "x"})
-    with pytest.raises(RuntimeError, match="call setup"):
-        _ = ReadingFiles("x.csv").reading_times
     with pytest.raises(ValueError, match=r"expected columns of times ms"):
         read(written(tmp_path, "word,time\na,1\n"), times=["ms"])
