@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.orbits.recurrence import attractors
-from lmdyn.analysis.orbits.trajectories import Map, part_of
+from lmdyn.analysis.orbits.trajectories import Map, finite_rows, part_of
 
 __all__ = ["carried_on", "ends", "late_exponents"]
 
@@ -69,7 +69,7 @@ def ends(
     """
     label = torch.full(settled.shape, -1, dtype=torch.int64)
     for f, final, where in parts:
-        rows = (settled & where & final.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
+        rows = (settled & where & finite_rows(final).cpu()).nonzero()[:, 0]
         if len(rows):
             there = final[rows.to(final.device)]
             found = attractors(part_of(f, rows), there, max_period, tolerance).label.cpu()

@@ -17,7 +17,7 @@ from lmdyn.analysis.dynamics.synchronization import (
 )
 from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
 from lmdyn.analysis.orbits.recurrence import Recurrence
-from lmdyn.analysis.orbits.trajectories import Map, of_states, part_of, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, finite_rows, of_states, part_of, repeat, state_norm
 
 __all__ = ["LongRun", "long_run"]
 
@@ -190,7 +190,7 @@ def _full(
         delta = _grown(run, x, delta, first, window, rows, run.epsilon)
         run.final[rows], run.final_full[rows], run.delta_full[rows] = _mean(x), x, delta
         run.observed[window, rows] = run.final[rows, 0]
-        over = ~x.flatten(1).isfinite().all(1)
+        over = ~finite_rows(x)
         if returns is not None:
             over |= _returned(run, returns, x.flatten(1), every, rows, window)
         if threshold:
@@ -233,7 +233,7 @@ def _reduced(run: LongRun, reduced: Map, epsilon: float, tolerance: float | None
         x, moved = _run_padded(power, torch.cat([x, x + delta])).chunk(2)
         run.delta[rows] = _grown(run, x, moved - x, first[rows], window, rows, epsilon)
         run.final[rows], run.observed[window, rows] = x, x[:, 0]
-        over = ~x.isfinite().all(1)
+        over = ~finite_rows(x)
         if returns is not None:
             over |= _returned(run, returns, x, every, rows, window)
         if over.any():  # the only synchronization with the device in a window

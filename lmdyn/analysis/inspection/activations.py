@@ -45,10 +45,12 @@ def observing(module: Module) -> Iterator[None]:
         if b is not None
     ]
     rescaled = {m: cast(Any, m).layers_are_rescaled for m in modes if hasattr(m, "layers_are_rescaled")}
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state to protect)
+
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (the state to protect)
         if torch.backends.mps.is_available():
             stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
         stack.enter_context(torch.inference_mode(False))
@@ -59,14 +61,19 @@ def observing(module: Module) -> Iterator[None]:
             # a cuDNN RNN has no backward pass in eval mode
             if any(isinstance(m, nn.RNNBase) for m in modes):
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        if any(_is_compiled(m) for m in modes):
+        if any(getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modes):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             for m in modes:
                 m.training = False
             yield
         finally:
-            _restore_buffers(buffers)
+            # of modules that change them in eval mode: the same tensors with their previous values
+            with torch.no_grad():
+                for m, name, buffer, value, writes in buffers:
+                    m._buffers[name] = buffer
+                    if _writes(buffer) != writes:
+                        buffer.copy_(value)
             # for RWKV, which scales its weights in place in its first eval pass
             for m, scaled in rescaled.items():
                 if cast(Any, m).layers_are_rescaled != scaled:
@@ -74,17 +81,6 @@ def observing(module: Module) -> Iterator[None]:
                     cast(Any, m)._rescale_layers()
             for m, mode in modes.items():
                 m.training = mode
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-def _restore_buffers(buffers: list[tuple[Module, str, Tensor, Tensor, int]]) -> None:
-    """Restore the buffers of modules that change them in eval mode: the same tensors with their previous values."""
-    with torch.no_grad():
-        for module, name, buffer, value, writes in buffers:
-            module._buffers[name] = buffer
-            if _writes(buffer) != writes:
-                buffer.copy_(value)
 
 
 def _writes(value: Any) -> int:
@@ -92,10 +88,6 @@ def _writes(value: Any) -> int:
     if isinstance(value, tuple):
         return sum(map(_writes, value))
     return 0 if not isinstance(value, Tensor) or value.is_inference() else value._version
-
-
-def _is_compiled(module: Module) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
 def resolve_sites(module: Module, sites: Mapping[str, str]) -> dict[str, Module]:

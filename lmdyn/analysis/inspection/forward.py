@@ -260,16 +260,11 @@ def called_module(module: Module) -> Module:
     return called_module(next(iter(within.values())))
 
 
-def _signature(module: Module) -> Mapping[str, inspect.Parameter]:
-    """Return the arguments of a module's forward; for a compiled or wrapping module, those of the inner one."""
-    return inspect.signature(uncompiled(module).forward).parameters
-
-
 def _arguments(
     module: Module, batch: Batch, state: Any, names: Mapping[str, str]
 ) -> tuple[list[Any], dict[str, Any], str | None]:
     """Return positional and keyword arguments, and the name of the optional argument for labels."""
-    parameters = _signature(module)
+    parameters = inspect.signature(uncompiled(module).forward).parameters
     called = {names.get(key, key): key for key in batch}  # name in the module to key here
     named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     labels_as = (names.get("labels", "labels"), *_LABELS)

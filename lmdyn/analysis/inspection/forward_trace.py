@@ -14,6 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of
 from lmdyn.analysis.inspection.attention_weights import watch_attention
+from lmdyn.analysis.inspection.batches import of_ids
 
 __all__ = ["AttentionTrace", "Call", "Trace", "feeds", "trace_forward", "within"]
 
@@ -134,12 +135,7 @@ def trace_forward(module: Module, forward: Callable[[], Any], ids: Mapping[str, 
         given = (*args, *kwargs.values())
         for key, tensor in ids.items():
             for t in given:
-                if (
-                    isinstance(t, Tensor)
-                    and t.ndim == 2
-                    and not t.is_floating_point()
-                    and t.device == tensor.device
-                ):
+                if of_ids(t) and t.device == tensor.device:
                     if torch.equal(t.to(tensor.dtype), tensor):
                         call.ids = call.ids or key
                     elif torch.equal(t.to(tensor.dtype), tensor.T):

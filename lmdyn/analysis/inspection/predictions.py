@@ -49,7 +49,7 @@ def logits_at(
     if forward is None and "predict" in inspect.signature(module.forward).parameters:
         logits = logits_of(call_module(module, {**batch, "predict": positions}))
         n = int(positions.sum())
-        if logits.ndim != 2 or logits.shape[0] != n:
+        if logits.ndim != 2 or len(logits) != n:
             raise ValueError(
                 f"{type(module).__name__}.forward takes `predict`, but returned logits {tuple(logits.shape)}: expected "
                 f"({n}, vocab), one row for each position in `predict`"

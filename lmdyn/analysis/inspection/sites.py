@@ -90,18 +90,15 @@ def find_sites(module: Module, batch: Batch, forward: Forward | None = None) -> 
             "lmdyn finds sites with a forward pass over `input_ids` (batch, time), but the batch is "
             f"{seen(batch)}: add `input_ids`, or name modules in `sites`"
         )
-    batch = _unequal_axes(batch)
+    rows, time = batch["input_ids"].shape
+    if rows == time and rows > 1:  # the two axes are to be distinguished
+        batch = rows_at(batch, slice(rows - 1))
 
     def run() -> Any:
         return call_module(module, batch, forward=forward)
 
     with observing(module), torch.no_grad():
         return _Finder(module, batch, run).found()
-
-
-def _unequal_axes(batch: Batch) -> Mapping[str, Any]:
-    rows, time = batch["input_ids"].shape
-    return batch if rows != time or rows == 1 else rows_at(batch, slice(rows - 1))
 
 
 def match_sites(module: Module, pattern: str) -> dict[str, str]:

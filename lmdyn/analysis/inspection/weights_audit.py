@@ -374,7 +374,7 @@ def audit_weights(
     to_previous = (sketches[1:] - sketches[:-1]).norm(dim=1)
     return WeightsAudit(
         steps=tuple(steps),
-        to_previous=(float("nan"), *to_previous.tolist())[: len(steps)],
+        to_previous=(math.nan, *to_previous.tolist())[: len(steps)],
         to_first=tuple((sketches - sketches[:1]).norm(dim=1).tolist()),
         identical_to=tuple(
             next((other for other in same[digest] if other != step), None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.orbits.lyapunov import derivative
-from lmdyn.analysis.orbits.trajectories import Map, check_steps, of_states, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, check_steps, finite_rows, of_states, state_norm
 
 __all__ = ["LyapunovSpectrum", "ResolutionError", "lyapunov_spectrum"]
 
@@ -122,7 +122,7 @@ def lyapunov_spectrum(
         maps = f[t : t + every] if isinstance(f, Sequence) else [f] * every
         x, v = advance(maps, x, q.to(dtype))
         v = v.double()
-        finite = v.isfinite().flatten(1).all(1)  # diverged rows must not stop the factorization of the others
+        finite = finite_rows(v)  # diverged rows must not stop the factorization of the others
         q, r = torch.linalg.qr(torch.where(finite[:, None, None], v, start))
         if i >= skipped:
             growth = r.diagonal(dim1=1, dim2=2).abs().log()

@@ -16,7 +16,7 @@ from lmdyn.analysis.orbits.growth_rate import GrowthRate, arrival, growth_rate
 from lmdyn.analysis.orbits.lyapunov import check_windows
 from lmdyn.analysis.orbits.lyapunov_spectrum import ResolutionError, lyapunov_spectrum
 from lmdyn.analysis.orbits.spectral_lines import spectral_lines
-from lmdyn.analysis.orbits.trajectories import Map, of_states, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, finite_rows, of_states, repeat, state_norm
 
 __all__ = ["KINDS", "OrbitKinds", "orbit_kind"]
 
@@ -232,7 +232,7 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
 
 def _leaves(orbits: FollowedOrbits) -> Bool[Tensor, "batch"]:
     """Return which orbits are unbounded."""
-    return (orbits.diverged | orbits.widens | ~orbits.x.flatten(1).isfinite().all(1)).cpu()
+    return (orbits.diverged | orbits.widens | ~finite_rows(orbits.x)).cpu()
 
 
 def _find_exact(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
@@ -272,8 +272,11 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
     discrete, change, dimension = _discrete(series)
     again = split & ~discrete
     if again.any():
-        fine = _series(f, x[again], orbits.along, max(256, min(_LOOKS, times)), every)
-        discrete[again], change[again], dimension[again] = _discrete(fine)
+        power, y, fine = repeat(f, every), x[again], []
+        for _ in range(max(256, min(_LOOKS, times))):
+            fine.append((y.flatten(1) @ orbits.along).double())
+            y = power(y)
+        discrete[again], change[again], dimension[again] = _discrete(torch.stack(fine))
     # a cycle that rounding displaces by less than the tolerance also fills a curve
     drifts = _least_period(f, x, orbits.tolerance * orbits.scale[at], most) > 0
     torus = (split & discrete & (dimension > _DIMENSION) & ~drifts).cpu()
@@ -299,21 +302,6 @@ def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "ba
     wide = series.amax(0) - series.amin(0)
     high, low = late.amax(0) - early.amax(0), late.amin(0) - early.amin(0)
     return (torch.maximum(high.abs(), low.abs()) <= _MOVED * wide).all(-1)
-
-
-def _series(
-    f: Map,
-    x: Tensor,
-    along: Float[Tensor, "size observables"],
-    times: int,
-    every: int,
-) -> Float[Tensor, "times batch observables"]:
-    """Record projections of the state on some directions, every ``every`` steps."""
-    power, kept = repeat(f, every), []
-    for _ in range(times):
-        kept.append((x.flatten(1) @ along).double())
-        x = power(x)
-    return torch.stack(kept)
 
 
 def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import Map, of_states, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, finite_rows, of_states, per_row, repeat, state_norm
 
 __all__ = ["Attractors", "Recurrence", "attractors"]
 
@@ -77,11 +77,11 @@ class Recurrence:
             zeros = x.new_zeros(len(x), dtype=torch.int64)
             self._saved_at, self._candidate, self.period = zeros, zeros.clone(), zeros.clone()
             self.recurred_at = zeros - 1
-            self._began = torch.where(_finite(x), 0, -1)
+            self._began = torch.where(finite_rows(x), 0, -1)
             self._moved = x.new_zeros(len(x), dtype=torch.float64)
             return
         self._step += 1
-        begins = (self._began < 0) & _finite(x)
+        begins = (self._began < 0) & finite_rows(x)
         self._began = torch.where(begins, self._step, self._began)
         age = self._step - self._saved_at
         open_, waiting = self.period == 0, self._candidate > 0
@@ -118,11 +118,6 @@ def extrapolated(once: Float[Tensor, "batch"], twice: Float[Tensor, "batch"]) ->
     """
     rest = once - (twice - once).clamp(min=0)  # once · (1 − c)
     return torch.where(rest > 0, once**2 / rest, torch.where((once == 0) & (twice == 0), 0.0, torch.inf))
-
-
-def _finite(x: Tensor) -> Tensor:
-    """Return whether each row's state is finite, (batch,)."""
-    return x.flatten(1).isfinite().all(1)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _curve(length: Array, ended: npt.NDArray[np.bool_], times: Array) -> Array:
 
 def _escape_rate(length: Array, ended: npt.NDArray[np.bool_]) -> float:
     there = length.sum()
-    return float((ended & (length > 0)).sum() / there) if there > 0 else float("nan")
+    return float((ended & (length > 0)).sum() / there) if there > 0 else torch.nan
 
 
 def _mean(length: Array, ended: npt.NDArray[np.bool_], horizon: float) -> float:
@@ -167,6 +167,6 @@ def _on_cloglog(whole: Array, without: Array, t: float) -> tuple[Array, Array]:
 
 def _on_log(whole: float, without: Array, t: float) -> tuple[float, float]:
     if not whole > 0 or not (without > 0).all():  # also NaN: all observed time belongs to one group
-        return 0.0, float("inf")
+        return 0.0, torch.inf
     error = float(_jackknife_error(np.log(without)))
     return float(whole * np.exp(-t * error)), float(whole * np.exp(t * error))

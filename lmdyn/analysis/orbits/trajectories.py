@@ -18,6 +18,7 @@ __all__ = [
     "check_precision",
     "check_steps",
     "exact_products",
+    "finite_rows",
     "iterate",
     "of_states",
     "part_of",
@@ -177,7 +178,7 @@ def iterate(
             if name not in kept:
                 kept[name] = value.new_empty(steps + 1, *value.shape)
             kept[name][t] = value
-        finite = x.flatten(1).isfinite().all(1)
+        finite = finite_rows(x)
         diverged = torch.where(finite | (diverged >= 0), diverged, t)
     return Trajectory(kept, x, diverged)
 
@@ -283,6 +284,11 @@ def check_steps(f: Map | Sequence[Map], steps: int) -> None:
         raise ValueError(
             f"steps is {steps}, but the sequence has {len(f)} maps, one for each step: use at most {len(f)} steps"
         )
+
+
+def finite_rows(x: Tensor) -> Tensor:
+    """Return whether each row's state is finite, (batch,)."""
+    return x.flatten(1).isfinite().all(1)
 
 
 def per_row(values: Tensor, x: Tensor) -> Tensor:

@@ -89,7 +89,12 @@ def transient_length(
         end = gained.argmax(0)  # the first of equal maxima
         censored = (horizon == 0) | (end == horizon)
     else:
-        end, censored = _running_mean_end(values, horizon, width)
+        # The sign of a mean is that of its sum. Each window is summed separately: differences of running totals would
+        # turn the zeros of a quasi-periodic orbit into rounding errors of either sign.
+        sums = values.unfold(0, width, 1).sum(-1)
+        last_start, begins = (horizon - width).clamp(min=0), time[: len(sums)]
+        end = torch.where((sums > 0) & (begins <= last_start), begins + 1, 0).amax(0)
+        censored = (end > last_start) | (horizon == 0)
     end = torch.where(censored, horizon, end)
     if recurred_at is not None:
         recurs = recurred_at >= 0
@@ -98,14 +103,3 @@ def transient_length(
     before = known & (time < end)
     mean = torch.where(before, values, 0).sum(0) / before.sum(0)
     return Transients(end * tau, censored, mean)
-
-
-def _running_mean_end(values: Tensor, horizon: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the first window from which on no running mean is positive, and whether there is none."""
-    # The sign of a mean is that of its sum. Each window is summed separately: differences of running totals would turn
-    # the zeros of a quasi-periodic orbit into rounding errors of either sign.
-    sums = values.unfold(0, width, 1).sum(-1)
-    time = torch.arange(len(sums), device=values.device)[:, None]
-    last_start = (horizon - width).clamp(min=0)
-    end = torch.where((sums > 0) & (time <= last_start), time + 1, 0).amax(0)
-    return end, (end > last_start) | (horizon == 0)

@@ -107,7 +107,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
         0.25
     """
     if found.shape != expected.shape:
-        return float("inf")
+        return torch.inf
     found, expected = found.detach().double(), expected.detach().double()
     finite = found.isfinite() & expected.isfinite()
     if not finite.any():

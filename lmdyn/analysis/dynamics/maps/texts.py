@@ -37,7 +37,7 @@ def repeated(batch: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
     """
     rows = rows_of(batch)
     by_row = {name: t for name, t in batch.items() if len(t) == rows}
-    return {**batch, **{name: t.repeat(times, *[1] * (t.ndim - 1)) for name, t in by_row.items()}}
+    return {**batch, **{name: torch.cat([t] * times) for name, t in by_row.items()}}
 
 
 def resized(row: Mapping[str, Tensor], rows: int, tokens: int) -> dict[str, Tensor]:
