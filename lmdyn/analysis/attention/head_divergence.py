@@ -157,12 +157,12 @@ class HeadDivergence:
         """
         found = self.by_head(kind, heads)
         if not found.shape[1] or not float(self.queries.sum()):
-            return float("nan"), float("nan")
+            return torch.nan, torch.nan
         kept = self.queries > 0
         totals, queries = found[kept].mean(1), self.queries[kept]
         value = float(totals.sum() / queries.sum())
         if len(queries) < 2:
-            return value, float("nan")
+            return value, torch.nan
         without = (totals.sum() - totals) / (queries.sum() - queries)
         with np.errstate(invalid="ignore"):  # infinite divergences
             return value, float(jackknife(value, without.numpy(), queries.numpy()).error)

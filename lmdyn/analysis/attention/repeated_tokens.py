@@ -50,15 +50,12 @@ def repeated_tokens(
         raise ValueError(f"length is {length} and rows is {rows}: expected length from 2 and rows from 1")
     if len(pool) < length:
         raise ValueError(f"expected `length` = {length} different tokens, got {len(pool)}: lower `length`")
+    first, last = (torch.tensor([*around], dtype=torch.int64) for around in (before, after))
     drawn = []
     for row in range(rows):
         generator = torch.Generator().manual_seed(int(splitmix64(torch.tensor((seed << 32) + row))) % 2**63)
         r = pool[torch.randperm(len(pool), generator=generator)[:length]]
-        drawn.append(
-            torch.cat(
-                [torch.tensor([*before], dtype=torch.int64), r, r, torch.tensor([*after], dtype=torch.int64)]
-            )
-        )
+        drawn.append(torch.cat([first, r, r, last]))
     return torch.stack(drawn)
 
 

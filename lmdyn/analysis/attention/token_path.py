@@ -76,7 +76,11 @@ def find_token_path(
     if not isinstance(table, Tensor) or table.ndim != 2 or not is_linear(last):
         return "the token embedding is not a table of vectors, or the output layer is not linear"
     blocks = [p for n, p in found.sites.items() if found.kinds[n] == "block"]
-    outside = _linear_outside(module, batch, forward, [*blocks, paths["logits"][0]])
+    known = [*blocks, paths["logits"][0]]
+    with observing(module), torch.no_grad():
+        trace = trace_forward(module, lambda: call_module(module, batch, forward=forward), {})
+    linear = dict.fromkeys(trace.path_of[id(call.module)] for call in trace.calls if is_linear(call.module))
+    outside = [path for path in linear if not any(path == p or path.startswith(f"{p}.") for p in known)]
     sizes = (int(table.shape[1]), linear_shape(last)[1])
     wanted = ((width, sizes[0]), (sizes[1], width))
     factors: list[Module | None] = [None, None]
@@ -98,13 +102,3 @@ def find_token_path(
         return total if factors[1] is None else total @ linear_weight(factors[1]).to(total)
 
     return TokenPath(width, product)
-
-
-def _linear_outside(
-    module: Module, batch: Mapping[str, Any], forward: Forward | None, known: list[str]
-) -> list[str]:
-    """Return the paths of linear layers that ran and are in none of the known modules."""
-    with observing(module), torch.no_grad():
-        trace = trace_forward(module, lambda: call_module(module, batch, forward=forward), {})
-    linear = dict.fromkeys(trace.path_of[id(call.module)] for call in trace.calls if is_linear(call.module))
-    return [path for path in linear if not any(path == p or path.startswith(f"{p}.") for p in known)]

@@ -72,7 +72,7 @@ def intrinsic_dimension(x: Float[Tensor, "n d"], parts: Sequence[int] = (1, 2, 4
     if any(part < 1 for part in parts):
         raise ValueError(f"parts are {', '.join(map(str, parts))}: expected whole numbers from 1")
     if not all_finite(x):
-        return IntrinsicDimension(0, (float("nan"),) * len(parts))
+        return IntrinsicDimension(0, (torch.nan,) * len(parts))
     rows = unit_size(x.detach().to(at_least_float32(x)))
     squared, norms = squared_distances(exact_float(rows))
     squared.fill_diagonal_(torch.inf)
@@ -110,7 +110,7 @@ def _distinct(
 def _two_nn(rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"]) -> float:
     n = len(rows)
     if n < _LEAST:
-        return float("nan")
+        return torch.nan
     indices = squared.topk(_NEAREST, largest=False).indices
     pairs = zip(indices.split(_ROWS), rows.split(_ROWS), strict=True)
     differences = (rows[near] - own[:, None] for near, own in pairs)
@@ -120,4 +120,4 @@ def _two_nn(rows: Float[Tensor, "n d"], squared: Float[Tensor, "n n"]) -> float:
     x = ratios.sort().values[:kept]
     y = -torch.log1p(-torch.arange(1, kept + 1, dtype=torch.float64, device=x.device) / n)
     steepness = x @ x
-    return float((x @ y) / steepness) if bool(steepness > 0) else float("nan")
+    return float((x @ y) / steepness) if bool(steepness > 0) else torch.nan

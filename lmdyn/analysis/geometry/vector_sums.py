@@ -196,7 +196,7 @@ class VectorSums:
         """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
         self._flush()
         n = self._covariance.n
-        nan = float("nan")
+        nan = torch.nan
         if n == 0:
             return VectorGeometry(0, self._width, True, None, nan, nan, nan, nan)
         sums = self._sums
@@ -264,4 +264,4 @@ class _UnitMoments:
         floor = (self.n * (relative * mean).square()).clamp(min=UNDERFLOW)
         varies = (s2 > floor) | ~s2.isfinite()
         found = self.n * s4 / s2.where(varies, 1).square() - 3
-        return float(found[varies].mean()) if varies.any() else float("nan")
+        return float(found[varies].mean()) if varies.any() else torch.nan

@@ -124,7 +124,7 @@ def _mean(parts: Sequence[_Found]) -> tuple[float, float]:
     sizes = pd.concat([pd.Series(ranked.sizes, ranked.blocks) for _, ranked in parts])
     sizes = sizes.groupby(level=0).sum()
     if len(sizes) < 2:
-        return mean, float("nan")
+        return mean, np.nan
     without = []
     for of, ranked in parts:
         own = pd.Series(of.without if len(of.without) else np.nan, ranked.blocks)

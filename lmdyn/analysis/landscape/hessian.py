@@ -75,12 +75,8 @@ class Hessian:
         Returns:
             Product of the same shape, on every rank, on the CPU if there are several ranks or devices.
         """
-        parts = [
-            part.view_as(p).to(p.device, p.dtype)
-            for part, p in zip(
-                vector.split([p.numel() for p in self._parameters]), self._parameters, strict=True
-            )
-        ]
+        split = vector.split([p.numel() for p in self._parameters])
+        parts = [part.view_as(p).to(p) for part, p in zip(split, self._parameters, strict=True)]
         sums = [torch.zeros_like(p, dtype=self._dtype) for p in self._parameters]
         for loss in self._losses():
             gradients = torch.autograd.grad(loss, self._parameters, create_graph=True, allow_unused=True)
@@ -107,7 +103,7 @@ class Hessian:
         """
         exact = exact_float(vector)
         size = float(exact @ exact)
-        return float(exact @ exact_float(self.product(vector))) / size if size > 0 else float("nan")
+        return float(exact @ exact_float(self.product(vector))) / size if size > 0 else torch.nan
 
     def dense(self) -> Float[Tensor, "n n"]:
         """Compute all entries by n products: for tests and small models."""
@@ -136,7 +132,7 @@ class Hessian:
         if self.size <= max(_DENSE, 2 * count + 1):
             matrix = self.dense().double()
             if not matrix.isfinite().all():
-                return [float("nan")] * count
+                return [torch.nan] * count
             values = torch.linalg.eigvalsh((matrix + matrix.T) / 2)
             return [float(v) for v in values.flip(0)[:count]]
         dtype = np.float64 if self._dtype == torch.float64 else np.float32
@@ -145,7 +141,7 @@ class Hessian:
         def multiply(vector: np.ndarray) -> np.ndarray:
             found = self.product(torch.from_numpy(vector.reshape(-1)).to(self._dtype))
             if not found.isfinite().all():
-                raise _NotFiniteError
+                raise FloatingPointError
             return found.numpy()
 
         basis = min(self.size, max(2 * count + 1, 20))
@@ -165,10 +161,10 @@ class Hessian:
             )
         except scipy.sparse.linalg.ArpackNoConvergence as error:
             values = error.eigenvalues
-        except _NotFiniteError:
+        except FloatingPointError:
             values = np.zeros(0)
         found = sorted((float(v) for v in values), reverse=True)
-        return found + [float("nan")] * (count - len(found))
+        return found + [torch.nan] * (count - len(found))
 
     def trace(self, probes: int, *, seed: int = 0) -> HessianTrace:
         """Compute the trace, exactly if there are at least as many probes as parameters, else an estimate.
@@ -188,7 +184,3 @@ class Hessian:
             values.append(exact_float(self.product(vector)) @ exact_float(vector))
         found = torch.stack(values)
         return HessianTrace(float(found.mean()), float(found.std() / probes**0.5))
-
-
-class _NotFiniteError(Exception):
-    pass

@@ -143,7 +143,7 @@ def exchange_error(
         with at_point(module, permuted_units(drawn, groups, cycles)):
             moved = run().double()
         error = float((moved - own).abs().max() / own.abs().max().clamp_min(1e-300))
-        largest = max(largest, error if error == error else float("inf"))
+        largest = max(largest, error if error == error else math.inf)
     return largest
 
 

@@ -221,7 +221,9 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
         return None
     kind = type(m).__name__
     layers = [children[n] for n in projections or (cast(str, fused),)]
-    output = next((children[n] for n in _OUTPUT if n in children), None) or _output_beside(path, modules)
+    output = next((children[n] for n in _OUTPUT if n in children), None)
+    if output is None:  # of BERT's form, ``attention.output.dense`` beside ``attention.self``
+        output = modules.get(f"{path.rpartition('.')[0]}.output.dense".lstrip("."))
     if isinstance(output, nn.Sequential):  # a linear layer and dropout
         linear = [layer for layer in output if is_linear(layer)]
         output = linear[0] if len(linear) == 1 else None
@@ -257,12 +259,6 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
     where = {id(other): p for p, other in modules.items()}
     paths = tuple(where[id(layer)] for layer in layers)
     return HeadLayout(path, heads, kv_heads, read, where[id(output)], width, paths, by_head)
-
-
-def _output_beside(path: str, modules: Mapping[str, nn.Module]) -> nn.Module | None:
-    """Return the output projection of BERT's form, ``attention.output.dense`` beside ``attention.self``."""
-    parent = path.rpartition(".")[0]
-    return modules.get(f"{parent}.output.dense" if parent else "output.dense")
 
 
 def _family(m: nn.Module) -> str:

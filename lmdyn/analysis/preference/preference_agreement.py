@@ -104,7 +104,7 @@ def compare_preferences(
     kept = finite[np.argsort(rarity[finite], kind="stable")[:top]]
     x, y = (unit_values(v[kept].astype(np.float64)) for v in (first, second))
     rarity = rarity[kept]
-    n, nan = len(kept), float("nan")
+    n, nan = len(kept), math.nan
     if n < 3:
         return Agreement(n, *[nan] * 9)
     weights = draw_blocks(n, resamplings, seed).astype(np.float64)
@@ -154,7 +154,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
     """
     check_lengths(first, second, strata)
     if math.isnan(pearson(first, second)):
-        return float("nan")
+        return math.nan
     x, y = (unit_values(v.astype(np.float64)) for v in (first, second))
     x, y = x - x.mean(), y - y.mean()
     _, at, sizes = np.unique(strata, return_inverse=True, return_counts=True)

@@ -269,7 +269,7 @@ def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "
         (1.0, 0.0)
     """
     if not bool(predictions.isfinite().all() & scores.isfinite().all()):
-        return float("nan")
+        return torch.nan
     predictions = unit_size(predictions.to(at_least_float32(predictions)))
     if len(predictions) > 1 and predictions.std() <= 1e-5 * predictions.abs().max():
         return 0.0

@@ -386,7 +386,7 @@ def _spans(part: EdgeData, x: Tensor) -> dict[str, Spans]:
         means = span_means(x, different)
     found = {}
     for task, edge in edges.items():
-        count = edge.shape[0] * edge.shape[1]
+        count = edge.numel() // 2
         found[task] = Spans(means, index[:count].view(edge.shape[:2]), labels[task])
         index = index[count:]
     return found

@@ -256,7 +256,7 @@ def loss_gradient(z: Tensor, columns: Tensor, labelled: Tensor, num_classes: Seq
     weights = labelled / labelled.sum(0).clamp(min=1)
     for part, weight in zip(z.split(list(num_classes), -1), weights.unbind(1), strict=True):
         part.copy_(part.softmax(-1).mul_(weight[:, None]))
-    index = columns.expand(z.shape[0], *columns.shape)  # one column for each task, so none is written twice
+    index = columns.expand(len(z), *columns.shape)  # one column for each task, so none is written twice
     return z.scatter_(2, index, z.gather(2, index) - weights)
 
 

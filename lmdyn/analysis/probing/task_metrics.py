@@ -132,7 +132,7 @@ def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n
     _check_examples(predictions, labels)
     a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return {"pearson": float("nan"), "spearman": float("nan")}
+        return {"pearson": math.nan, "spearman": math.nan}
     values = {"pearson": pearson(a, b), "spearman": spearman(a, b)}
     return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
 

@@ -139,7 +139,7 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
     nothing = max(_NOTHING, 100 * torch.finfo(squared_norms[0].dtype).eps)
     xx, yy, xy = (exact_float(squared) for squared in squared_norms)
     for side, squared in ((pair.x, float(xx)), (pair.y, float(yy))):
-        if not UNDERFLOW < squared < float("inf"):
+        if not UNDERFLOW < squared < torch.inf:
             raise ValueError(
                 f"the fourth powers of {side.name} overflow or underflow: divide {side.name} by its largest absolute "
                 "value (no similarity changes)"

@@ -122,7 +122,7 @@ def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
 
     Computed in at least float32; NaN or infinite for samples that are.
     """
-    return torch.nn.functional.pdist(x.to(at_least_float32(x)))
+    return torch.pdist(x.to(at_least_float32(x)))
 
 
 def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:

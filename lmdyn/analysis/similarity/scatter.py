@@ -113,7 +113,7 @@ class Side:
             torch.linalg.vector_norm(samples) ** 2 if samples is not None else self.scatter.diagonal().sum()
         )
         self.variance = float(spread)
-        if not self.variance < float("inf"):
+        if not self.variance < torch.inf:
             raise ValueError(
                 f"{name} contains NaN or infinite values (or squares that overflow), so similarity to {name} is "
                 "undefined. Remove the samples with such values from both inputs"

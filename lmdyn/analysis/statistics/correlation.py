@@ -33,7 +33,7 @@ def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
     """
     check_lengths(x, y)
     if len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
-        return float("nan")
+        return np.nan
     x, y = x.astype(np.float64), y.astype(np.float64)
     return float(weighted_pearson(x, y, np.ones((1, len(x))))[0])
 
@@ -147,6 +147,6 @@ def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
     """
     if given.shape != found.shape or given.ndim != 1:
         raise ValueError(f"expected given and found of one shape (n,), got {given.shape} and {found.shape}")
-    if np.isnan(given.astype(np.float64)).any() or np.isnan(found.astype(np.float64)).any():
-        return float("nan")
+    if np.isnan(np.array([given, found], np.float64)).any():
+        return np.nan
     return float(scipy.stats.somersd(given, found).statistic)

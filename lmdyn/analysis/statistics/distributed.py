@@ -42,11 +42,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     """
     if rank_and_world_size()[1] == 1:
         return tensor
-    device = (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.distributed.get_backend() == "nccl"
-        else "cpu"
-    )
+    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"  # the current one
     total = tensor.to(device, copy=True)
     torch.distributed.all_reduce(total)
     return total.to(tensor.device)

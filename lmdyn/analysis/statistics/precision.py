@@ -1,7 +1,5 @@
 """The precision of sums and matrix products."""
 
-import math
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -72,8 +70,6 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
     exponent = torch.where(largest.isfinite(), -torch.frexp(largest).exponent, 0)
     if not exponent.any():
         return x
-    if int(exponent.abs().max()) < math.frexp(torch.finfo(x.dtype).max)[1] - 1:
-        return x * torch.ldexp(torch.ones_like(largest), exponent)
     half = exponent // 2
     first, second = (torch.ldexp(torch.ones_like(largest), part) for part in (half, exponent - half))
     return (x * first).mul_(second)

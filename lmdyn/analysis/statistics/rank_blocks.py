@@ -84,10 +84,10 @@ class RankCorrelations:
         any of these variables is not finite.
         """
         if self.sizes.sum() < 3 or not all(self._finite[number] for number in (x, y, *given)):
-            return RankCorrelation(float("nan"), float("nan"), np.full(len(self._moments) - 1, np.nan))
+            return RankCorrelation(np.nan, np.nan, np.full(len(self._moments) - 1, np.nan))
         found = _partial(self._moments, (x, y), given)
         value, without = float(found[0]), found[1:]
-        error = float(jackknife(value, without, self.sizes).error) if len(without) else float("nan")
+        error = float(jackknife(value, without, self.sizes).error) if len(without) else np.nan
         return RankCorrelation(value, error, without)
 
 

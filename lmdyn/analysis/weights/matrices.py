@@ -98,7 +98,7 @@ def find_matrices(module: nn.Module) -> FoundMatrices:
         shape = [n for n in parameter.shape[:-2] if n != 1] + list(parameter.shape[-2:])
         owner = owners.get(path)
         if isinstance(owner, nn.modules.conv._ConvNd):
-            shape = [parameter.shape[0], math.prod(parameter.shape[1:])]
+            shape = [len(parameter), math.prod(parameter.shape[1:])]
         if len(shape) < 2 or min(shape[-2:]) < 2:
             continue
         if not parameter.is_floating_point():

@@ -293,7 +293,7 @@ def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
     """
     total = int(counts.sum())
 
-    return float(torch.special.entr(counts.double() / total).sum()) if total else float("nan")
+    return float(torch.special.entr(counts.double() / total).sum()) if total else math.nan
 
 
 def word_tags(

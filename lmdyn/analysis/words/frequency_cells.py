@@ -78,14 +78,6 @@ def frequency_samples(
     return samples
 
 
-def _matched_samples(counts: Tensor, classes: Sequence[Tensor], size: int, tolerance: float) -> list[Tensor]:
-    """Return ``match_frequency`` of two classes of a vocabulary, as the samples that are within each."""
-    ids = [words.nonzero()[:, 0] for words in classes]
-    matched = match_frequency(counts[ids[0]], counts[ids[1]], size=size, tolerance=tolerance)
-    chosen = zip(ids, (matched.first, matched.second), strict=True)
-    return [torch.zeros_like(classes[0]).index_fill(0, words[index], True) for words, index in chosen]
-
-
 def class_samples(
     table: DataFrame,
     special: Bool[Tensor, "vocabulary"],
@@ -125,12 +117,14 @@ def class_samples(
     upos, samples = word_classes(dict(zip(tags, of_tags, strict=True)), count, special, min_count=min_count)
     if matched_size is not None:
         try:
-            matched = _matched_samples(count, [*samples.values()], matched_size, tolerance)
+            ids = [words.nonzero()[:, 0] for words in samples.values()]
+            matched = match_frequency(count[ids[0]], count[ids[1]], size=matched_size, tolerance=tolerance)
         except ValueError as error:
             raise ValueError(
                 f"matched_size: {error}; set `matched_size: null` to omit matched samples"
             ) from None
-        samples |= dict(zip(("open_matched", "closed_matched"), matched, strict=True))
+        for name, words, index in zip(("open", "closed"), ids, (matched.first, matched.second), strict=True):
+            samples[f"{name}_matched"] = torch.zeros_like(special).index_fill(0, words[index], True)
     return upos, samples
 
 
@@ -204,7 +198,8 @@ class FrequencyCells:
 
         A value of NaN is left out; an infinite one makes the means that include it NaN.
         """
-        self._cell, self._weight = self._cell.to(words.device), self._weight_on(words.device)
+        kind = torch.float32 if words.device.type == "mps" else torch.float64  # which mps does not have
+        self._cell, self._weight = self._cell.to(words.device), self._weight.to(words.device, kind)
         known = words.clamp(min=0)
         cell = torch.where(words >= 0, self._cell[known], -1)
         groups = torch.where(cell >= 0, blocks * self._cells + cell, -1)
@@ -212,10 +207,6 @@ class FrequencyCells:
         for name, value in values.items():
             weighed = torch.where(value.isnan(), torch.nan, weight)
             self._sums[role].update(groups, {name: value * weighed, _weight_of(name): weighed})
-
-    def _weight_on(self, device: torch.device) -> Tensor:
-        # mps has no float64
-        return self._weight.to(device, torch.float32 if device.type == "mps" else torch.float64)
 
     def reduce(self) -> None:
         """Add the sums of all ranks."""

@@ -10,6 +10,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pandas
 
+from lmdyn.analysis.words.extrema import course_of
+
 __all__ = ["PairAgreement", "Ties", "flips", "onset", "pair_accuracy", "pair_agreement", "sentence_scores"]
 
 Ties = Literal["half", "draw"]
@@ -129,18 +131,10 @@ def onset(
     """
     from scipy.stats import binomtest
 
-    at, share = np.asarray(steps, dtype=np.float64), np.asarray(accuracies, dtype=np.float64)
+    at, share = course_of(steps, accuracies)
     count = np.broadcast_to(np.asarray(pairs, dtype=np.float64), share.shape)
-    if (
-        at.shape != share.shape
-        or at.ndim != 1
-        or (np.diff(at) <= 0).any()
-        or ((share < 0) | (share > 1)).any()
-    ):
-        raise ValueError(
-            f"expected increasing steps, each with an accuracy from 0 to 1, got steps "
-            f"{', '.join(map(str, at.flat))} with accuracies {', '.join(map(str, share.flat))}"
-        )
+    if ((share < 0) | (share > 1)).any():
+        raise ValueError(f"expected accuracies from 0 to 1, got {', '.join(map(str, share))}")
     kept = np.isfinite(share)
     at, share, count = at[kept], share[kept], np.round(count[kept])
     null = np.random.default_rng(0).binomial(count.astype(int), 0.5, (_NULL, len(at))).astype(np.float64)
@@ -246,10 +240,10 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
         raise ValueError(f"expected first and second of one shape, got {one.shape} and {other.shape}")
     kept = np.isin(one, (-1, 1)) & np.isin(other, (-1, 1))
     if not kept.any():
-        return PairAgreement(float("nan"), float("nan"), 0)
+        return PairAgreement(np.nan, np.nan, 0)
     a, b = one[kept] > 0, other[kept] > 0
     constant = (a == a[0]).all() and (b == a[0]).all()
-    kappa = float("nan") if constant else float(cohen_kappa_score(a, b))
+    kappa = np.nan if constant else float(cohen_kappa_score(a, b))
     return PairAgreement(
         share=float((a == b).mean()),
         kappa=kappa,

@@ -99,14 +99,6 @@ class NgramModels:
     # Words without a context ----------------------------------------------------------------------------------
 
     @cached_property
-    def _raw_words(self) -> Floats:
-        return np.asarray(self._occurrences / self._occurrences.sum())
-
-    @cached_property
-    def _backoff_words(self) -> Floats:
-        return np.asarray(np.maximum(self._occurrences, 1) / self._occurrences.sum())
-
-    @cached_property
     def _kneser_ney_words(self) -> Floats:
         return self._smoothed_words(self._occurrences, self._discounts[0])
 
@@ -377,7 +369,7 @@ class _Comparison:
         seen = np.ones(len(self.rows), bool)
         for _, children in levels:
             seen &= np.diff(children.firsts) > 0
-        p = self.models._raw_words + _EPSILON
+        p = self.models._occurrences / self.models._occurrences.sum() + _EPSILON
         entropy = -_plogp(p).sum()
         cross = -self.dense(self._log_more, p)
         yield _scores(entropy, cross, np.log(p[self.targets]), seen)
@@ -417,7 +409,7 @@ class _Comparison:
 
     def backoff(self) -> Iterator[NgramScores]:
         """Yield the scores of stupid backoff, of each order."""
-        base = self.models._backoff_words
+        base = np.maximum(self.models._occurrences, 1) / self.models._occurrences.sum()
         smoothed = _Smoothed.of(self, base)
         yield smoothed.scores()
         for n in range(2, self.models.order + 1):

@@ -151,7 +151,7 @@ def find_words(text: Int[Tensor, "batch time"], table: PieceTable) -> FoundWords
     )
 
 
-def _cumulated(values: Int[Tensor, "batch time"]) -> Int[Tensor, "batch longer"]:
+def _cumulated(values: Tensor) -> Tensor:
     """Return the sum of all values before each place, and of all."""
     return torch.cat([values.new_zeros(len(values), 1), values.cumsum(1)], dim=1)
 
@@ -185,7 +185,7 @@ def word_log_probability(
     Reference: Pimentel & Meister 2024, "How to compute the probability of a word", theorem 2; Oh & Schuler 2024,
         "Leading whitespaces of language models' subword vocabulary pose a confound".
     """
-    sums = torch.cat([pieces.new_zeros(len(pieces), 1).double(), pieces.double().cumsum(1)], dim=1)
+    sums = _cumulated(pieces.double())
     total = sums[found.row, found.end] - sums[found.row, found.begin]
     if not ends or table.whole_words:
         return total

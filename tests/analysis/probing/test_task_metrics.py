@@ -1,7 +1,6 @@
 """Metrics of downstream tasks against scikit-learn, scipy, torchmetrics and the definitions written out."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -19,15 +18,11 @@ def test_classification_as_scikit_learn(seed):
     true, predicted = (random.random((2, 50)) < 0.3).astype(int)
     values = M.classification_metrics(torch.tensor(predicted), torch.tensor(true), 2)
     assert values["accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(true, predicted))
-    tp, fp = ((true == 1) & (predicted == 1)).sum(), ((true == 0) & (predicted == 1)).sum()
-    fn, tn = ((true == 1) & (predicted == 0)).sum(), ((true == 0) & (predicted == 0)).sum()
-    assert values["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn))
-    below = math.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
-    assert values["matthews"] == pytest.approx((tp * tn - fp * fn) / below)
+
     for name, theirs in (("f1", sklearn_metrics.f1_score), ("matthews", sklearn_metrics.matthews_corrcoef)):
         assert values[name] == pytest.approx(theirs(true, predicted))
     # control: the positive class is the second, not the first
-    assert values["f1"] != pytest.approx(2 * tn / (2 * tn + fp + fn))
+    assert values["f1"] != pytest.approx(sklearn_metrics.f1_score(1 - true, 1 - predicted))
 
 
 def test_classification_at_the_edges():

@@ -33,14 +33,16 @@ def albert_like():
     return tokenizer
 
 
+def gpt2(vocab_size, **sizes):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, **sizes}
+    return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=vocab_size, **sizes))
+
+
 @pytest.fixture
 def causal():
     torch.manual_seed(0)
     tokenizer = byte_level(TEXTS, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-    config = hf.GPT2Config(
-        vocab_size=len(tokenizer) + 9, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
-    )
-    return hf.GPT2LMHeadModel(config).train(), tokenizer
+    return gpt2(len(tokenizer) + 9, n_layer=2, initializer_range=0.5).train(), tokenizer
 
 
 @pytest.fixture
@@ -257,10 +259,7 @@ def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
         special_tokens=[(t, tokenizer.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]", "[MASK]")],
     )
     tokenizer.bos_token = "<pad>"  # what the tokenizer itself writes comes first
-    config = hf.GPT2Config(
-        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, initializer_range=0.5
-    )
-    model = hf.GPT2LMHeadModel(config)
+    model = gpt2(len(tokenizer), initializer_range=0.5)
     found = surprisals(model, tokenizer, ["", *TEXTS[:3]], objective="causal")
     before = template.split(" $A")[0].split()
     assert found.attrs == {"objective": "causal", "start": "".join(before), "context": 64}
@@ -271,9 +270,7 @@ def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
         ]
         expected = log_probabilities(model, ids)[len(before) - 1 :]
         np.testing.assert_allclose(found["log_probability"][found["text"] == number], expected, atol=1e-5)
-    few = hf.GPT2LMHeadModel(
-        hf.GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=8)
-    )
+    few = gpt2(len(tokenizer), n_positions=8)
     assert len(surprisals(few, tokenizer, TEXTS[:3], objective="causal"))  # measured within its positions
     long = surprisals(model, tokenizer, [" ".join(TEXTS)], objective="causal", context=8)
     assert long["log_probability"].notna().all()
@@ -284,18 +281,9 @@ def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
 )
 def test_scored_as_another_kind_of_model_is_reported(kind, asked, says, caplog):
     tokenizer = trained("wordpiece")
-    sizes = {
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "hidden_size": 16,
-        "max_position_embeddings": 64,
-    }
-    if kind == "gpt2":
-        model = hf.GPT2LMHeadModel(
-            hf.GPT2Config(vocab_size=400, n_embd=16, n_layer=1, n_head=2, n_positions=64)
-        )
-    else:
-        model = hf.BertForMaskedLM(hf.BertConfig(vocab_size=400, intermediate_size=16, **sizes))
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
+    bert = hf.BertForMaskedLM(hf.BertConfig(vocab_size=400, max_position_embeddings=64, **sizes))
+    model = gpt2(400) if kind == "gpt2" else bert
     surprisals(model, tokenizer, TEXTS, objective=asked)
     assert f"scores texts as {asked}, but the model {says} later tokens" in caplog.text
     caplog.clear()
