@@ -352,8 +352,6 @@ def audit_weights(
         sketches: :func:`weights_sketch` of each checkpoint.
         tensors: by name, a hash and the :func:`tensor_sketches` of a tensor in each checkpoint; NaN where unknown.
 
-
-
     Example:
         >>> sketches = torch.tensor([0.0, 1.0, 2.0, 2.0], dtype=torch.float64)[:, None]
         >>> audit = audit_weights([0, 10, 20, 30], ["a", "b", "c", "c"], sketches)

@@ -149,7 +149,8 @@ def arrival(
     Returns:
         Tensor of shape (batch,): window at which the second part begins, from 0.
 
-
+    Raises:
+        ValueError: if there are no windows.
 
     Reference: the most likely change of the mean of independent normal numbers: Hinkley 1970.
 
@@ -157,6 +158,8 @@ def arrival(
         >>> arrival(torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.3]]))
         tensor([3])
     """
+    if not len(exponents):
+        raise ValueError("expected at least one window to split, got none")
     known = ~exponents.isnan()
     values = unit_size(torch.where(known, exponents.double(), 0))
     before, count = values.cumsum(0), known.cumsum(0)

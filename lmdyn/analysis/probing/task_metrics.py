@@ -73,8 +73,6 @@ def task_score(
     Returns:
         Score in [0, 1], or in [−1, 1] for correlations.
 
-
-
     Reference: Chiang, Huang & Lee 2020, figures 5 and 12; Wang et al. 2018, section 3.
 
     Example:

@@ -48,8 +48,6 @@ class RankCorrelations:
         blocks: the blocks that have observations, in order.
         sizes: number of observations of each block.
 
-
-
     Reference: Busing, Meijer & van der Leeden 1999 (:func:`~lmdyn.analysis.jackknife`); Conover & Iman 1981.
 
     Example:

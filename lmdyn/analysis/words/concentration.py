@@ -109,8 +109,6 @@ def expected_concentration(d: int, distribution: str) -> float:
         d: number of units of the vector.
         distribution: distribution of each number, ``uniform`` or ``gaussian``; its scale does not matter.
 
-
-
     Reference: the delta method on ‖v‖₂/‖v‖₁ = d^(−1/2) √m₂ / m₁, with m₁ and m₂ the means of |v| and v².
 
     Example:
@@ -284,8 +282,6 @@ def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
 
     Returns:
         Number from 0 to ln(types); NaN if no word was counted.
-
-
 
     Example:
         >>> round(unigram_entropy(torch.tensor([3, 3, 0])), 4)
