@@ -125,27 +125,19 @@ class CausalTransformer(ScheduledModule):
         return CausalOutput(self.decoder(hidden))
 
     def evaluate(
-        self, batch: Batch
+        self, batch: Batch, **how: Any
     ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
         """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
-        labels = self.labels_of(batch)
-        logits = self.logits_of(batch).float()
-        return logits, labels, self.losses_of(logits, labels)
+        labels, logits = self.labels_of(batch), self.logits_of(batch, **how).float()
+        return logits, labels, F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
 
-    def logits_of(self, batch: Batch) -> Tensor:
-        """Return the logits of a batch, (batch, time, outputs)."""
-        return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask")).logits)
+    def logits_of(self, batch: Batch, **how: Any) -> Tensor:
+        """Return the logits of a batch, (batch, time, outputs); ``how`` are arguments of ``forward``."""
+        return cast(Tensor, self(batch["input_ids"], batch.get("attention_mask"), **how).logits)
 
-    @staticmethod
-    def losses_of(
-        logits: Float[Tensor, "batch time outputs"], labels: Int[Tensor, "batch time"]
-    ) -> Float[Tensor, "batch time"]:
-        """Compute the cross-entropy in nats; 0 for a token without a label."""
-        return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
-
-    def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def training_loss(self, batch: Batch, **how: Any) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
-        _, labels, losses = self.evaluate(batch)
+        _, labels, losses = self.evaluate(batch, **how)
         return losses.sum(), (labels != IGNORED).sum()
 
 

@@ -20,14 +20,13 @@ def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    seen: set[int] = set()
-    for part in module.modules():
-        for name, p in part.named_parameters(recurse=False):
-            if p.requires_grad and id(p) not in seen:
-                seen.add(id(p))
-                # biases and norms of several towers have more than one axis
-                plain = p.ndim <= 1 or name == "bias" or "Norm" in type(part).__name__
-                (others if plain else decayed).append(p)
+    norms = [part for part in module.modules() if "Norm" in type(part).__name__]
+    of_norms = {id(p) for part in norms for p in part.parameters(recurse=False)}
+    for name, p in module.named_parameters():
+        if p.requires_grad:
+            # biases and norms of several towers have more than one axis
+            plain = p.ndim <= 1 or name.rpartition(".")[2] == "bias" or id(p) in of_norms
+            (others if plain else decayed).append(p)
     return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
 

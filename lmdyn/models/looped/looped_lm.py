@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from lmdyn.models.causal_lm import CausalOutput, CausalTransformer
 from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
-from lmdyn.models.module import IGNORED, Batch
+from lmdyn.models.module import Batch
 
 Distribution = Literal["fixed", "uniform", "poisson_lognormal"]
 
@@ -162,15 +162,8 @@ class LoopedLanguageModel(CausalTransformer):
         if self.initial == "random":
             number = np.random.SeedSequence([self.depth_seed, step, batch_idx, self.global_rank, 1])
             draw = torch.Generator().manual_seed(int(number.generate_state(1)[0]))
-        logits = self(
-            batch["input_ids"], batch.get("attention_mask"), depth, self.backprop_depth, draw
-        ).logits
-        labels = self.labels_of(batch)
-        losses = self.losses_of(logits, labels)
-        count = (labels != IGNORED).sum()
-        return self.finish_training_step(
-            losses.sum(), count, batch_idx, train_depth=torch.tensor(float(depth))
-        )
+        loss = self.training_loss(batch, depth=depth, with_gradients=self.backprop_depth, draw=draw)
+        return self.finish_training_step(*loss, batch_idx, train_depth=torch.tensor(float(depth)))
 
 
 def training_depth(

@@ -1,6 +1,5 @@
 """Prelude, core × depth and coda, from the layers of a model of transformers."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -137,19 +136,17 @@ class LoopedTransformer(nn.Module):
         without = 0 if with_gradients is None else max(0, depth - with_gradients)
         for i in range(depth):
             with torch.set_grad_enabled(torch.is_grad_enabled() and i >= without):
-                state = self._iterated(state, e, given)
+                if self.adapter is not None:
+                    state = self.adapter(torch.cat([state, e], -1))
+                elif self.injection == "add":
+                    state = state + e
+                for layer in self.core:
+                    state = layer(state, **given)
+                if self.core_norm is not None:
+                    state = self.core_norm(state)
         for layer in self.coda:
             state = layer(state, **given)
         return cast(Tensor, self.norm(state))
-
-    def _iterated(self, state: Tensor, e: Tensor, given: Mapping[str, Any]) -> Tensor:
-        if self.adapter is not None:
-            state = self.adapter(torch.cat([state, e], -1))
-        elif self.injection == "add":
-            state = state + e
-        for layer in self.core:
-            state = layer(state, **given)
-        return state if self.core_norm is None else cast(Tensor, self.core_norm(state))
 
 
 _PARTS = ("embed_tokens", "layers", "norm", "rotary_emb")
