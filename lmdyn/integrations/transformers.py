@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -136,11 +137,9 @@ class WatchCallback(TrainerCallback):
 
     def _trainer(self) -> Any:
         """Return the Trainer that calls this callback, which it does not pass."""
-        frame = inspect.currentframe()
-        while frame is not None:
+        for frame, _ in walk_stack(inspect.currentframe()):
             if isinstance(found := frame.f_locals.get("self"), Trainer):
                 return found
-            frame = frame.f_back
         raise ValueError("outside of a Trainer, WatchCallback has no batches to observe: pass `probe`")
 
 

@@ -167,11 +167,8 @@ class Classifier(nn.Module):
         spread = float(getattr(config, "initializer_range", 0.02))
         for layer in (self.dense, self.out):
             if layer is not None:
-                with torch.no_grad():
-                    layer.weight.copy_(
-                        torch.empty(layer.weight.shape).normal_(0, spread, generator=generator)
-                    )
-                    layer.bias.zero_()
+                nn.init.normal_(layer.weight, std=spread, generator=generator)
+                nn.init.zeros_(layer.bias)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
@@ -212,7 +209,9 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(seed)
         span = task.kind == "span"
-        model = Classifier(_copy(encoder), task.num_labels, span, how, seed).to(device)
+        copied = copy.deepcopy(encoder).float().requires_grad_(True)
+        copied.zero_grad()
+        model = Classifier(copied, task.num_labels, span, how, seed).to(device)
         model.train()
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=how.learning_rate, eps=1e-8, weight_decay=how.weight_decay
@@ -232,14 +231,6 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
             losses.append(loss.detach())
         last = torch.stack(losses[-max(1, len(losses) // 10) :])
     return model.eval(), float(last.mean())
-
-
-def _copy(encoder: nn.Module) -> nn.Module:
-    copied = copy.deepcopy(encoder).float()
-    for parameter in copied.parameters():
-        parameter.requires_grad_(True)
-        parameter.grad = None
-    return copied
 
 
 def _batches(

@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -116,11 +117,9 @@ def resumed_checkpoint(trainer: L.Trainer) -> Any:
 
     ``trainer.ckpt_path`` is set after ``setup``; until then, only a variable of ``Trainer._run`` has it.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code.co_name == "_run" and frame.f_locals.get("self") is trainer:
             return frame.f_locals["ckpt_path"]
-        frame = frame.f_back
     return trainer.ckpt_path
 
 

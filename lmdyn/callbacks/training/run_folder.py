@@ -135,13 +135,10 @@ def _new_folder(trainer: L.Trainer, logger: Any) -> Path:
         return base / str(version)
     if not holds_run(base):
         return base
-    for n in count():
-        folder = base / f"version_{n}"
-        if not folder.exists():
-            if trainer.is_global_zero:
-                folder.mkdir()
-            return folder
-    raise AssertionError
+    folder = next(f for f in (base / f"version_{n}" for n in count()) if not f.exists())
+    if trainer.is_global_zero:
+        folder.mkdir()
+    return folder
 
 
 def _same_run(folder: Path, checkpoint: Path | None) -> bool:
