@@ -164,7 +164,7 @@ def train(module, data):
     return module
 
 
-def observe(folder, rank_zero=True):
+def observe(folder):
     """What each observer answers, and what was served to this process meanwhile."""
     data, module = text(), model(folder / "weights.pt")
     data.trainer = None
@@ -185,9 +185,7 @@ def observe(folder, rank_zero=True):
     of_each += [(data, observer, lstm(data)) for data, observer in of_pairs()]
     for data, observer, module in of_each:
         log_dir = folder / "runs" / observer.name
-        observer.attach(
-            C.Run(log_dir, data.tokenizer, data.token_counts, datamodule=data), rank_zero=rank_zero
-        )
+        observer.attach(C.Run(log_dir, data.tokenizer, data.token_counts, datamodule=data))
         observer.bind(module)  # which looks at the first batches by itself
         served.clear()
         with (
@@ -229,7 +227,7 @@ def rank_main(folder):
     torch.distributed.init_process_group("gloo")
     rank, world_size = rank_and_world_size()
     assert world_size == 2
-    for name, table in observe(folder, rank == 0).items():
+    for name, table in observe(folder).items():
         table.to_pickle(folder / f"{name}{rank}.pickle")
     rows = text(rank, world_size).train_dataloader()
     torch.save(list(rows), folder / f"rows{rank}.pt")

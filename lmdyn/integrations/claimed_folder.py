@@ -6,20 +6,13 @@ import shutil
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from lmdyn.runs.atomic_files import write_file
 from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.folder_lock import FolderLock
 
-__all__ = ["claim_folder", "save_tokenizer"]
+__all__ = ["claim_folder"]
 
 log = logging.getLogger(__name__)
-
-_LATER = "later_steps"
-"""Folder within a run's folder for what a continued run makes anew."""
 
 
 def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None:
@@ -44,19 +37,10 @@ def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None
         )
     if later:
         names = (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{f'_{i}' if i else ''}" for i in count())
-        aside = next(p for p in (folder / _LATER / name for name in names) if not p.exists())
+        aside = next(p for p in (folder / "later_steps" / name for name in names) if not p.exists())
         for path in later:
             to = aside / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, to)
         log.warning("lmdyn moved %d files of steps after %d to %s", len(later), step, aside)
     return None
-
-
-def save_tokenizer(folder: Path, tokenizer: Any, counts: pd.DataFrame | None) -> None:
-    """Save the tokenizer and the frequencies of its tokens with the run."""
-    if hasattr(tokenizer, "save_pretrained"):
-        tokenizer.save_pretrained(str(folder))
-    if counts is not None:
-        folder.mkdir(exist_ok=True)
-        write_file(folder / "token_counts.parquet", counts.to_parquet)

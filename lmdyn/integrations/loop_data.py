@@ -6,11 +6,13 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lmdyn.analysis.checked_fields import type_words
 from lmdyn.analysis.inspection.batches import named_batch, text_of
+from lmdyn.callbacks.observing.amounts import add_counts
 
 __all__ = ["counted_tokens", "data_of", "named_counts"]
 
@@ -91,11 +93,9 @@ def counted_tokens(train: Any, tokenizer: Any) -> pd.DataFrame:
     """
     if isinstance(train, Iterator):
         raise ValueError("`train` is an iterator, which counting would use up: pass a list or a DataLoader")
-    counts = np.zeros(0, dtype=np.int64)
+    counts = torch.zeros(0, dtype=torch.int64)
     for ids in _token_ids(train, tokenizer):
-        found = np.bincount(ids, minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        counts = add_counts(counts, ids)
     if not counts.sum():
         raise ValueError("`train` has no tokens: expected training batches or texts")
     return named_counts(dict(enumerate(counts.tolist())), tokenizer)
@@ -154,10 +154,10 @@ def _token_ids(train: Any, tokenizer: Any) -> Iterable[Any]:
                 "`train` is text, and there is no tokenizer: pass `tokenizer`, or batches of token ids"
             )
         for text in train:
-            yield np.asarray(tokenizer(text)["input_ids"], dtype=np.int64)
+            yield torch.tensor(tokenizer(text)["input_ids"], dtype=torch.int64)
         return
     for given in _batches(train, "train"):
         batch = named_batch(given, None)
         ids, mask = text_of(batch), batch.get("attention_mask")
         ids = ids[mask.bool()] if isinstance(mask, Tensor) and mask.shape == ids.shape else ids
-        yield ids.reshape(-1).cpu().numpy()
+        yield ids.flatten().cpu()

@@ -25,7 +25,8 @@ from lmdyn.callbacks.observing.probe import text_digest
 from lmdyn.callbacks.observing.recording import Recording, check_names, continue_after
 from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.training.modes import refuse_mode, unwrapped
-from lmdyn.integrations.claimed_folder import claim_folder, save_tokenizer
+from lmdyn.callbacks.training.resume import save_tokenizer
+from lmdyn.integrations.claimed_folder import claim_folder
 from lmdyn.integrations.loop_data import counted_tokens, data_of, named_counts
 from lmdyn.integrations.writers import loggers_of
 from lmdyn.runs.atomic_files import write_file
@@ -216,8 +217,6 @@ def _observers(given: Any) -> list[Observer]:
     """
     found: list[Any] = [given] if isinstance(given, (Observer, type, str)) else list(given)
     for one in found:
-        if isinstance(one, type):
-            raise ValueError(f"{one.__name__} is a class: create an observer, {one.__name__}()")
         if not isinstance(one, Observer):
             raise ValueError(f"observers contain {one!r}: expected observers, such as LearningCurves()")
     return found
@@ -323,8 +322,7 @@ def watch(
         raise ValueError(
             "watch saves no sharded weights: omit `checkpoints`, and save the weights in your loop"
         )
-    rank, ranks = rank_and_world_size()
-    barrier = torch.distributed.barrier if ranks > 1 else lambda: None
+    rank = rank_and_world_size()[0]
     with ExitStack() as undo:
         lock = FolderLock(folder.resolve())
         refused = claim_folder(lock, folder, step) if rank == 0 else None
@@ -347,10 +345,10 @@ def watch(
             checkpoint_folder=None if saving is None else folder / "checkpoints",
         )
         if isinstance(probe, L.LightningDataModule):  # which a Trainer would prepare
-            open_data(probe, run, "the probe set", rank_zero=rank == 0, barrier=barrier)
+            open_data(probe, run, "the probe set")
         for observer in observers:
             observer.seen_step = None
-            observer.attach(run, rank_zero=rank == 0, barrier=barrier)
+            observer.attach(run)
             observer.ensure_bound(model)
         if rank == 0:
             save_tokenizer(folder / "tokenizer", tokenizer, counts)

@@ -1,6 +1,6 @@
 """Attention of a transformer's heads during training: mean maps, their scores, and an animation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,10 +27,6 @@ __all__ = ["AttentionPatterns"]
 
 _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 _score = partial(Quantity, low=0.0, high=1.0, tags=("<site>/head=<head>",), panel="heads")
-
-
-def _newest_maps(steps: Sequence[int]) -> pc.Expression:
-    return (pc.field("quantity") != "map") | (pc.field("step") == steps[-1])
 
 
 class AttentionPatterns(StreamingObserver):
@@ -69,7 +65,10 @@ class AttentionPatterns(StreamingObserver):
     sharded = True
     watches = (Watched("attention_sites", attention=True),)
     columns = {"head": int, "query": int, "key": int}
-    figure_rows = staticmethod(_newest_maps)  # for loggers: all maps would not fit into memory
+    # for loggers: all maps would not fit into memory
+    figure_rows = staticmethod(
+        lambda steps: (pc.field("quantity") != "map") | (pc.field("step") == steps[-1])
+    )
     recorded = (
         _score("entropy", "Mean entropy of a query's attention.", "nats", high=None, short="entropy of attention"),
         _score("diagonal", "Mean weight of a query on the previous and the next token.",

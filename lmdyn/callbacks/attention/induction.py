@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -58,8 +59,7 @@ def _score(name: str, meaning: str) -> tuple[Quantity, Quantity]:
     )
 
 
-def _loss(name: str, meaning: str) -> Quantity:
-    return Quantity(name, meaning, "nats", low=0.0, better="lower", panel="losses")
+_loss = partial(Quantity, unit="nats", low=0.0, better="lower", panel="losses")
 
 
 class Induction(Observer):
@@ -234,7 +234,12 @@ class Induction(Observer):
             with torch.no_grad():
                 logits = logits_of(call_module(module, batch, forward=self.forward))
             self._choose_ids(logits.shape[-1])
-        self._find_attention(module)
+        try:
+            self.choose_sites(module, attention_sites, attention=True)
+        except ValueError:
+            if self.attention_sites not in (None, "auto"):
+                raise
+            self._found["attention_sites"] = {}
         batch = self._two(module)
         called_on(module, batch, self.forward)
         decodes = is_encoder_decoder(module)
@@ -257,14 +262,6 @@ class Induction(Observer):
                 rows = f"rows of up to {self._longest} tokens"
                 said = f"no late loss: the late context {late} exceeds {rows}, or overlaps the early context {early}"
             report(self.name, said)
-
-    def _find_attention(self, module: Module) -> None:
-        try:
-            self.choose_sites(module, attention_sites, attention=True)
-        except ValueError:
-            if self.attention_sites not in (None, "auto"):
-                raise
-            self._found["attention_sites"] = {}
 
     def _tokens(self, module: Module, rows: int, after: Sequence[int] = ()) -> Tensor:
         time = len(self._before) + 2 * self.length + len(after)

@@ -21,14 +21,12 @@ def induction_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """
     finite = observations[np.isfinite(observations["value"])]
     scores = [name for name in _SCORES if finite["quantity"].eq(name).any()]
-    return {"heads_over_steps": _over_steps(finite, scores)} if scores else {}
-
-
-def _over_steps(observations: pd.DataFrame, scores: list[str]) -> Figure:
+    if not scores:
+        return {}
     panels = fig.new_panels(len(scores), 4.4, 3.0, most=2, margin=(0.4, 0))
-    uniform = select(observations, quantity="uniform_attention")["value"]
+    uniform = select(finite, quantity="uniform_attention")["value"]
     for ax, score in zip(panels, scores, strict=True):
-        rows = select(observations, quantity=score)
+        rows = select(finite, quantity=score)
         rows = rows.assign(
             name=rows["site"].map(fig.site_label) + ", head " + rows["head"].astype(int).astype(str)
         )
@@ -45,6 +43,6 @@ def _over_steps(observations: pd.DataFrame, scores: list[str]) -> Figure:
             if len(uniform):
                 ax.axhline(uniform.iloc[-1], color="0.3", ls=":", lw=1.2, label="uniform attention")
         ax.set_title(score.replace("_", " "))
-        fig.set_step_axis(ax, observations["step"])
+        fig.set_step_axis(ax, finite["step"])
         ax.legend(loc="best", fontsize=7.5)
-    return panels.figure
+    return {"heads_over_steps": panels.figure}

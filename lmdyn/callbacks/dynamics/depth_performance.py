@@ -1,9 +1,9 @@
 """Predictions from the state of a masked language model's encoder at each time: tokens, and sentence similarity."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import lightning as L
 import pandas as pd
@@ -144,7 +144,7 @@ class DepthPerformance(Observer):
             "accuracy",
             "Masked tokens to which the fixed or the retrained decoder gives the highest logit, at all labelled "
             "positions or only at mask tokens.",
-            _AT_DEPTH,
+            tags=_AT_DEPTH,
             better="higher",
             panel="masked_tokens",
             over="t",
@@ -161,7 +161,7 @@ class DepthPerformance(Observer):
         share(
             "floor",
             "Accuracy of the decoder retrained at t = 0, or of predicting the most frequent label.",
-            ("retrained", "most_frequent", "<how>/mask"),
+            tags=("retrained", "most_frequent", "<how>/mask"),
         ),
         Quantity(
             "pearson",
@@ -197,12 +197,11 @@ class DepthPerformance(Observer):
 
     # ---------------------------------------------------------------- before training
 
-    def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
+    def attach(self, run: Run) -> None:
         """Attach to the run, and open the tasks; see :meth:`~lmdyn.callbacks.Observer.attach`."""
         if self.tasks is not None:
-            what = f"{self.name}: the data of the tasks"
-            open_data(self.tasks, run, what, rank_zero=rank_zero, barrier=barrier)
-        super().attach(run, rank_zero=rank_zero, barrier=barrier)
+            open_data(self.tasks, run, f"{self.name}: the data of the tasks")
+        super().attach(run)
 
     def prepare(self) -> None:
         """Determine the training split and the task."""
@@ -216,23 +215,20 @@ class DepthPerformance(Observer):
         self._found["train_set"] = self._training_part.fingerprint
         if self.tasks is not None:
             require([FineTuningTasks], f"{self.name}, as `tasks`,", datamodule=self.tasks)
-            self._task = self._regression(self.tasks)
+            found = [t for t in cast(Any, self.tasks).tasks.values() if t.kind == "regression"]
+            if len(found) != 1 or len(found[0].evaluation) != 1:
+                raise ValueError(
+                    f"{self.name}: expected `tasks` with one regression task, with one development set, got "
+                    f"{', '.join(t.name for t in found) or 'none'} in {type(self.tasks).__name__}: use GlueTasks with "
+                    "STS-B, or GrammarTasks with similarity"
+                )
+            self._task = found[0]
             (self._development,) = self._task.evaluation.values()
             how = vars(self.fine_tuning_settings())
             self._found |= {
                 "task": self._task.fingerprint,
                 "fine_tuning": how if self.fine_tuned_times else None,
             }
-
-    def _regression(self, tasks: Any) -> Any:
-        found = [t for t in tasks.tasks.values() if t.kind == "regression"]
-        if len(found) != 1 or len(found[0].evaluation) != 1:
-            raise ValueError(
-                f"{self.name}: expected `tasks` with one regression task, with one development set, got "
-                f"{', '.join(t.name for t in found) or 'none'} in {type(tasks).__name__}: use GlueTasks with STS-B, "
-                "or GrammarTasks with similarity"
-            )
-        return found[0]
 
     def fine_tuning_settings(self) -> FineTuning:
         """Return the settings of fine-tuning."""

@@ -69,15 +69,15 @@ _LOGGED = (
     steps(
         "synchronization_offset",
         "Mean t at which the tokens of a sentence synchronize.",
-        _BY_LENGTH,
+        tags=_BY_LENGTH,
         panel="offsets",
         lines="length",
     ),
-    share("synchronized_share", "Share of sentences that synchronize in the short term.", _BY_LENGTH),
+    share("synchronized_share", "Share of sentences that synchronize in the short term.", tags=_BY_LENGTH),
     steps(
         "restricted_offset",
         "Mean offset over all sentences; a sentence that does not synchronize counts with the horizon.",
-        _BY_LENGTH,
+        tags=_BY_LENGTH,
     ),
     Quantity("deviation_floor", "Deviation D that rounding causes between equal tokens.", low=0.0),
     rate("mean_exponent", "Mean λ of the windows of chaotic transients, for sentences that have one."),
@@ -86,7 +86,7 @@ _LOGGED = (
     steps(
         "transient_length",
         "Mean number of steps until the running mean of λ stays at or below 0, or the state recurs.",
-        ("width=<windows>",),
+        tags=("width=<windows>",),
     ),
     steps("sign_change_length", "Mean number of steps until the most likely change of λ's sign."),
     share("sign_change_chaotic_share", "Share of sentences with a chaotic transient, by λ's change of sign."),
@@ -94,7 +94,7 @@ _LOGGED = (
     share(
         "orbit_share",
         "Share of sentences with an orbit of the kind that the tag names.",
-        ("<kind>",),
+        tags=("<kind>",),
         panel="orbit_kinds",
         lines="kind",
     ),
@@ -149,8 +149,10 @@ _STORED = (
     ),
     _stored("deviation", "Mean deviation D(t) over sentences.", low=0.0, **_SHORT),
     _stored("effective_dimension", "Participation ratio of the sentences' states at t.", low=1.0, **_SHORT),
-    share("share_of_ceiling", "Effective dimension divided by the number of sentences minus one.", ()),
-    share("survival", "Share of sentences with a transient longer than t.", (), panel="survival", over="t"),
+    share("share_of_ceiling", "Effective dimension divided by the number of sentences minus one.", tags=()),
+    share(
+        "survival", "Share of sentences with a transient longer than t.", tags=(), panel="survival", over="t"
+    ),
     _stored("escape_rate", "Number of ended transients per step of all transients.", "1/step", low=0.0),
     _rate("chaotic_lyapunov_exponent", "Mean over sentences of λ in the chaotic part of the trajectory."),
     _stored("stretching", "Factor by which layer t lengthens a perturbation.", low=0.0),
@@ -369,17 +371,14 @@ class EncoderDynamics(Observer):
 
     def _map_of(self, module: Module, one: Mapping[str, Tensor], attention: str = "sdpa") -> EncoderMap:
         dtype = self.numerics.torch_dtype
-        try:
-            return EncoderMap(
-                module,
-                one,
-                dtype=dtype,
-                forward=self.forward,
-                attention=attention,
-                sites=self.sites,
-            )
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
+        return EncoderMap(
+            module,
+            one,
+            dtype=dtype,
+            forward=self.forward,
+            attention=attention,
+            sites=self.sites,
+        )
 
     # ---------------------------------------------------------------- an observation
 

@@ -95,14 +95,14 @@ class LoopConvergence(Observer):
         share(
             "settled_share",
             "Share of predictions that have settled by t, by the rule argmax or divergence.",
-            ("<rule>/t=<t>",),
+            tags=("<rule>/t=<t>",),
             panel="settled",
             over="t",
         ),
         steps(
             "settling_depth",
             "Mean depth at which predictions settle; a prediction that has not settled counts with T.",
-            ("<rule>",),
+            tags=("<rule>",),
             panel="by_position",
             over="position",
             lines="rule",
@@ -110,7 +110,7 @@ class LoopConvergence(Observer):
         share(
             "censored_share",
             "Share of predictions that still change at T.",
-            ("<rule>",),
+            tags=("<rule>",),
             panel="over_training",
             lines="rule",
         ),
@@ -167,10 +167,7 @@ class LoopConvergence(Observer):
     def _map_of(self, module: Module) -> tuple[EncoderMap, dict[str, Any]]:
         """Return the core as a map, and the first batch."""
         batch = to_device(next(iter(self.probe_set.batches())), device_of(module))
-        try:
-            f = EncoderMap(module, batch, forward=self.forward, masked=self._padded, sites=self.sites)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
+        f = EncoderMap(module, batch, forward=self.forward, masked=self._padded, sites=self.sites)
         if not f.shared:
             raise ValueError(
                 f"{self.name} requires a model that repeats the same layers, but {type(module).__name__} applies each "

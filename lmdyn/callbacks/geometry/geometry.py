@@ -238,9 +238,8 @@ class Geometry(StreamingObserver):
         rows = {name: x.flatten(0, 1)[everything] for name, x in vectors.items()}
         sets = {"all": (keys.flatten()[everything], rows)}
         if "continues" not in seen.batch:
-            row, last = torch.arange(len(mask), device=mask.device), _last(mask)
-            if not isinstance(everything, slice):
-                row, last = row[mask.any(1)], last[mask.any(1)]
+            row = mask.any(1).nonzero()[:, 0]
+            last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(1)[row]
             sets["last"] = (keys[row, last], {name: x[row, last] for name, x in vectors.items()})
         for over, (own, of_sites) in sets.items():
             for name, x in of_sites.items():
@@ -298,8 +297,3 @@ class Geometry(StreamingObserver):
         values["median_magnitude"] = median = float(np.median(sample.abs().float().flatten().numpy()))
         values["largest_to_median"] = found.largest / median if median > 0 else math.nan
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _last(mask: Tensor) -> Tensor:
-    """Return the position of the last token of each row."""
-    return (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(1)

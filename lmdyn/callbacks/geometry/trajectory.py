@@ -17,7 +17,7 @@ from lmdyn.analysis.geometry.group_cells import GroupCells
 from lmdyn.analysis.geometry.group_variance import GroupSums, GroupVectors, group_variance
 from lmdyn.analysis.inspection.batches import text_of, tokens_of
 from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictures
-from lmdyn.callbacks.observing.amounts import site_widths
+from lmdyn.callbacks.observing.amounts import add_counts, site_widths
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
@@ -189,9 +189,7 @@ class Trajectory(StreamingObserver):
         counts = {by: torch.zeros(size * labels, dtype=torch.int64) for by, size in sizes.items()}
         for batch in self.probe_set.batches():
             for by, numbers in self._numbers(batch, counts).items():
-                found = torch.bincount(numbers[numbers >= 0].cpu(), minlength=len(counts[by]))
-                found[: len(counts[by])] += counts[by]
-                counts[by] = found
+                counts[by] = add_counts(counts[by], numbers[numbers >= 0].cpu())
         padded = (nn.functional.pad(count, (0, -len(count) % labels)) for count in counts.values())
         return {by: count.reshape(-1, labels) for by, count in zip(counts, padded, strict=True)}
 

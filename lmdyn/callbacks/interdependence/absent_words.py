@@ -110,7 +110,11 @@ class AbsentWords:
                 time_first = isinstance(layer, nn.RNNBase) and not layer.batch_first
                 seen = stack.enter_context(capture(module, {"hidden": str(hidden)}))
             table = resolve_sites(module, {"embedding": str(embedding)})["embedding"]
-            mean = self._mean_vector(table, device_of(module))
+            counts = torch.from_numpy(self.pairs.tokens).to(device_of(module))
+            ids = counts.nonzero()[:, 0]
+            vectors: Tensor = table(ids[None])[0]
+            # over the tokens of the words of all sentences
+            mean = (counts[ids].double() / counts.sum()).to(vectors.dtype) @ vectors
 
             def replace(_: nn.Module, __: Any, output: Any) -> Any:
                 if absent and isinstance(output, Tensor) and output.shape[:2] == absent[0].shape:
@@ -135,13 +139,6 @@ class AbsentWords:
 
     def _longest(self, module: nn.Module) -> Tensor:
         return self.pairs.batches[0].ids[:1].to(device_of(module))
-
-    def _mean_vector(self, embedding: nn.Module, device: torch.device) -> Tensor:
-        """Return the mean word vector over the tokens of the words of all sentences."""
-        counts = torch.from_numpy(self.pairs.tokens).to(device)
-        ids = counts.nonzero()[:, 0]
-        vectors: Tensor = embedding(ids[None])[0]
-        return (counts[ids].double() / counts.sum()).to(vectors.dtype) @ vectors
 
 
 def _batch(ids: Tensor, decodes: bool) -> dict[str, Tensor]:

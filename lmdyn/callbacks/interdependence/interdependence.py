@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -44,8 +45,7 @@ _CONTROLS = {
 """Meaning by prefix of a correlation's name, which may have several prefixes."""
 
 
-def _correlation(name: str, meaning: str, tags: tuple[str, ...]) -> Quantity:
-    return Quantity(name, meaning, low=-1.0, high=1.0, tags=tags)
+_correlation = partial(Quantity, low=-1.0, high=1.0)
 
 
 _QUANTITIES = (
@@ -61,25 +61,29 @@ _QUANTITIES = (
     ),
     Quantity("di_low", f"Lower end of the 95 % interval of the mean {_DI}.", tags=_DISTANCE),
     Quantity("di_high", f"Upper end of the 95 % interval of the mean {_DI}.", low=0.0, tags=_DISTANCE),
-    _correlation("syntactic_correlation", f"Spearman's ρ of the {_DI} with syntactic distance.", _DISTANCE),
+    _correlation(
+        "syntactic_correlation", f"Spearman's ρ of the {_DI} with syntactic distance.", tags=_DISTANCE
+    ),
     _correlation(
         "frequency_correlation",
         f"Spearman's ρ of the {_DI} with the training count of the left or the right word.",
-        (f"{_DISTANCE[0]}/<word>",),
+        tags=(f"{_DISTANCE[0]}/<word>",),
     ),
     _correlation(
         "partial_correlation",
         f"Spearman's ρ of the {_DI} with syntactic distance, given the ranks of both counts.",
-        _DISTANCE,
+        tags=_DISTANCE,
     ),
     _correlation(
         "matched_correlation",
         f"Spearman's ρ of the {_DI} with syntactic distance, among pairs of similar counts.",
-        _DISTANCE,
+        tags=_DISTANCE,
     ),
-    _correlation("mean_syntactic_correlation", "Mean of syntactic_correlation over distances.", ("<site>",)),
-    _correlation("mean_matched_correlation", "Mean of matched_correlation over distances.", ("<site>",)),
-    *(_correlation(f"{prefix}<correlation>", meaning, ()) for prefix, meaning in _CONTROLS.items()),
+    _correlation(
+        "mean_syntactic_correlation", "Mean of syntactic_correlation over distances.", tags=("<site>",)
+    ),
+    _correlation("mean_matched_correlation", "Mean of matched_correlation over distances.", tags=("<site>",)),
+    *(_correlation(f"{prefix}<correlation>", meaning, tags=()) for prefix, meaning in _CONTROLS.items()),
     *(
         Quantity(
             f"{of}_error", f"Standard error of {of}, over blocks of sentences (jackknife).", low=0.0, tags=()
@@ -339,8 +343,8 @@ class Interdependence(Observer):
         """Return the sites, and a function to DI of a batch by the contextual decomposition of an LSTM."""
         embedding, lstm, decoder = self._lstm.of(module, self.name)
         device = device_of(module)
-        ids, mask = (part[:1].to(device) for part in (self.pairs.batches[0].ids, self.pairs.batches[0].mask))
-        row = {"input_ids": ids, "attention_mask": mask.long()}
+        first = self.pairs.batches[0]
+        row = {"input_ids": first.ids[:1].to(device), "attention_mask": first.mask[:1].long().to(device)}
         self._lstm.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -225,11 +226,20 @@ class Landscape(Observer):
 
     def _sums(self, module: Module, point: Point) -> tuple[Array, Array]:
         """Return the sums of token losses and the numbers of tokens by block, over all ranks, at a point."""
-        losses = _BlockLosses(SentenceBlocks(self.run.tokenizer, self.seed))
+        blocks, means = SentenceBlocks(self.run.tokenizer, self.seed), GroupedMeans(BLOCKS, skip_nan=False)
+
+        def update(seen: ObservedBatch) -> None:
+            block = blocks.of(seen)
+            if block.shape != seen.labels.shape:  # of an encoder-decoder: a block for each row
+                block = block[:, :1].expand_as(seen.labels)
+            labelled = torch.where(seen.labels >= 0, block, -1)
+            means.update(labelled.flatten(), {"loss": seen.losses.flatten()})
+
         with at_point(module, point):
-            probe_pass(module, self.probe_set, [Watch(losses)], forward=self.forward)
-        losses.means.reduce()
-        sums, tokens = losses.means.sum("loss").numpy(), losses.means.count("loss").numpy()
+            watch = Watch(SimpleNamespace(update=update))
+            probe_pass(module, self.probe_set, [watch], forward=self.forward)
+        means.reduce()
+        sums, tokens = means.sum("loss").numpy(), means.count("loss").numpy()
         if not tokens.sum():
             raise ValueError(f"{self.name}: the probe set has no label other than -100: use text with labels")
         return sums, tokens
@@ -238,21 +248,6 @@ class Landscape(Observer):
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw barriers over steps, and the lines and the plane of the last step."""
         return super().figures(observations, settings) | landscape_figures(observations)
-
-
-class _BlockLosses:
-    """Losses of labelled tokens by block of sentences."""
-
-    def __init__(self, blocks: SentenceBlocks) -> None:
-        self._blocks = blocks
-        self.means = GroupedMeans(BLOCKS, skip_nan=False)
-
-    def update(self, seen: ObservedBatch) -> None:
-        block = self._blocks.of(seen)
-        if block.shape != seen.labels.shape:  # of an encoder-decoder: a block for each row
-            block = block[:, :1].expand_as(seen.labels)
-        labelled = torch.where(seen.labels >= 0, block, -1)
-        self.means.update(labelled.flatten(), {"loss": seen.losses.flatten()})
 
 
 def _values(other: Module, own: Point) -> Point:

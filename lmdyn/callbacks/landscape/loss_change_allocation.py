@@ -208,7 +208,8 @@ class LossChangeAllocation(Observer):
             )
         self.choose_sites(module, {**LSTM_SITES, "logits": "decoder"}, kinds=_KINDS)
         batch = to_device(next(self.probe_set.batches()), device_of(module))  # the same on all ranks
-        self._repeated = self._shared_layers(repeated_modules(module, lambda: self._call(module, batch)))
+        run = partial(call_module, module, batch, forward=self.forward)
+        self._repeated = self._shared_layers(repeated_modules(module, run))
         self._find_parameters(module)
         if self.allocation == "path":
             report(
@@ -232,9 +233,6 @@ class LossChangeAllocation(Observer):
         for division, (names, of_token) in self._vocabulary.items():  # it may have rows for no token
             of_row = F.pad(of_token[: len(table)], (0, max(0, len(table) - len(of_token))), value=-1)
             self._row_classes[division] = of_row, len(names)
-
-    def _call(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
-        return call_module(module, batch, forward=self.forward)
 
     def _shared_layers(self, repeated: Mapping[str, int]) -> dict[str, str]:
         """Return the paths of modules that run several times, by the name of the layer."""
@@ -297,7 +295,7 @@ class LossChangeAllocation(Observer):
         return TextOnLines(
             module,
             lambda: self.probe_set.of_this_rank(device_of(module)),
-            lambda batch: self._call(module, batch),
+            partial(call_module, module, forward=self.forward),
             divisions,
             repeated=self._repeated,
         )

@@ -1,23 +1,15 @@
 """Amounts of data in a probe set, counted up to a limit, and widths of a module's sites."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing
-from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, device_of
-
-
-def _mask(batch: Batch) -> Tensor:
-    """Return which positions of a batch contain a token."""
-    mask = batch.get("attention_mask")
-    if isinstance(mask, Tensor):
-        return mask.bool()
-    ids = batch.get("input_ids", batch.get("labels"))
-    return torch.ones_like(ids, dtype=torch.bool) if isinstance(ids, Tensor) else torch.zeros(0).bool()
+from lmdyn.analysis.inspection.batches import tokens_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, device_of
+from lmdyn.callbacks.observing.probe import to_device
 
 
 def count_tokens(probe: Any, enough: int | None = None) -> int:
@@ -30,7 +22,7 @@ def count_tokens(probe: Any, enough: int | None = None) -> int:
     """
     tokens = 0
     for batch in probe.batches():
-        tokens += int(_mask(batch).sum())
+        tokens += int(tokens_of(batch).sum())
         if enough is not None and tokens >= enough:
             return enough
     return tokens
@@ -50,10 +42,7 @@ def count_types(probe: Any, key: str, enough: int, least: int = 1, leave_out: Se
         ids = batch.get(key)
         if not isinstance(ids, Tensor):
             return 0
-        held = ids[ids >= 0].flatten().cpu()
-        if not held.numel():
-            continue
-        counts = add_counts(counts, held)
+        counts = add_counts(counts, ids[ids >= 0].cpu())
         out = [i for i in leave_out if i < len(counts)]
         found = int((counts >= least).sum()) - int((counts[out] >= least).sum())
         if found >= enough:
@@ -74,13 +63,9 @@ def count_labels(probe: Any, keys: Sequence[str]) -> dict[str, Tensor]:
     for batch in probe.batches():
         for key in keys:
             labels = batch.get(key)
-            if isinstance(labels, Tensor) and bool((labels >= 0).any()):
-                counts[key] = add_counts(counts[key], labels[labels >= 0].flatten().cpu())
+            if isinstance(labels, Tensor):
+                counts[key] = add_counts(counts[key], labels[labels >= 0].cpu())
     return counts
-
-
-_WIDTHS: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, dict[str, int]]]]" = WeakKeyDictionary()
-"""Widths by module, with the loader whose first batch was read."""
 
 
 def site_widths(
@@ -103,19 +88,13 @@ def site_widths(
     Raises:
         ValueError: for a path that is not a module, or without a batch.
     """
-    known = _WIDTHS.setdefault(module, {})
-    key = (id(probe.loader), tuple(sites.items()), forward)
-    if key not in known:
-        batch = next(iter(probe.batches()), None)
-        if batch is None:
-            raise ValueError("the probe set is empty: pass a `probe` with at least one batch")
-        device = device_of(module)
-        batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
-        with observing(module), torch.no_grad(), capture(module, sites) as seen:
-            call_module(read or module, batch, forward=forward)
-            widths = {name: int(x.shape[2:].numel()) for name, x in seen.activations.items()}
-        known[key] = probe.loader, widths  # keeping the loader reserves its id
-    return known[key][1]
+    batch = next(iter(probe.batches()), None)
+    if batch is None:
+        raise ValueError("the probe set is empty: pass a `probe` with at least one batch")
+    batch = to_device(batch, device_of(module))
+    with observing(module), torch.no_grad(), capture(module, sites) as seen:
+        call_module(read or module, batch, forward=forward)
+        return {name: int(x.shape[2:].numel()) for name, x in seen.activations.items()}
 
 
 def parameter_bytes(module: nn.Module) -> int:

@@ -52,7 +52,6 @@ __all__ = [
     "show_heads",
     "show_image",
     "site_label",
-    "site_styles",
     "spread_out",
     "zero_line",
 ]
@@ -217,11 +216,6 @@ def portions(names: Sequence[Any], most: int = MOST_LINES) -> list[list[Any]]:
     """
     number = max(1, -(-len(names) // most))
     return [list(part) for part in np.array_split(np.array([*names], dtype=object), number)]
-
-
-def site_styles(sites: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    """Return a style per site in the order of the model: distinct colours if there are few, else :func:`shades`."""
-    return line_styles(sites) if len(sites) <= MOST_LINES else shades(sites)
 
 
 def shades(names: Sequence[Any]) -> dict[Any, dict[str, Any]]:

@@ -82,32 +82,26 @@ class ForeseenError(ValueError):
         self.findings = tuple(findings)
 
 
-def beyond_memory(
-    costs: Iterable[Cost], device: torch.device, free: dict[str, int | None] | None = None
-) -> list[Finding]:
+def beyond_memory(costs: Iterable[Cost], device: torch.device) -> list[Finding]:
     """Return a finding for each place, device or host, whose free memory the total cost exceeds.
 
     Args:
         costs: memory required at the same time.
         device: device of the module.
-        free: free bytes by place (``host`` or the device's type), measured by default; None if unknown.
     """
     found = []
-    by_place: dict[str, list[Cost]] = {}
+    by_place: dict[torch.device, list[Cost]] = {}
     for cost in costs:
-        by_place.setdefault("host" if cost.host else device.type, []).append(cost)
-    if "cpu" in by_place:
-        by_place["host"] = [*by_place.pop("cpu"), *by_place.get("host", [])]
+        by_place.setdefault(torch.device("cpu") if cost.host else device, []).append(cost)
     for place, held in by_place.items():
-        where = torch.device("cpu") if place == "host" else device
-        there = free[place] if free is not None and place in free else free_memory(where)
+        there = free_memory(place)
         needed = sum(cost.memory for cost in held)
         if there is not None and needed > there:
             largest = max(held, key=lambda cost: cost.memory)
             found.append(
                 expected(
                     f"about {in_words(needed)} of memory ({largest.what})",
-                    f"{in_words(there)} free on the {place}",
+                    f"{in_words(there)} free on the {'host' if place.type == 'cpu' else place.type}",
                     largest.remedy or "observe fewer tokens or sites",
                     of="cost",
                 )

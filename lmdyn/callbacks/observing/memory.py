@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,11 +24,8 @@ def most_allocated(compute: Callable[[], object]) -> int:
     ):
         compute()
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+    sizes = (int(e.nbytes()) for e in sorted(events, key=lambda e: e.start_ns()))
+    return max(accumulate(sizes, initial=0))
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -86,15 +87,16 @@ def read_module(
     if one_pass:
         _check_answer(module, probe, forward, tokenizer, whose, uses_labels is not False)
     if kind is not None:
-        _check_kind(module, probe, forward, kind, whose)
+        check_kind(module, probe, forward, kind, whose)
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
         raise ValueError(
             f"{whose}: `labels: aligned` requires batches with `labels`, got "
             f"{', '.join(_first_batches(module, probe)[0])}. Add labels to the batches, or set `labels: next` to use "
             "the tokens as labels of a causal model"
         )
-    if uses_labels is not False:
-        _report_padding(module, probe, tokenizer, whose)
+    if uses_labels is not False and declared_labels(probe) is None and rank_and_world_size()[0] == 0:
+        padding = partial(_report_padding, module, probe, tokenizer, whose)
+        _once(module, probe, f"padding of {probe.max_tokens} tokens", None, padding)
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
     return _decide_labels(module, probe, forward, whose=whose, needed=uses_labels)
@@ -117,13 +119,7 @@ def _decide_labels(
 
 
 def _report_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
-    """Warn, once for all observers of the same data, of labels on padding, and of padding without a mask."""
-    if declared_labels(probe) is None and rank_and_world_size()[0] == 0:
-        what = f"padding of {probe.max_tokens} tokens"
-        _once(module, probe, what, None, lambda: _count_padding(module, probe, tokenizer, whose))
-
-
-def _count_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
+    """Warn of labels on padding, and of padding without a mask."""
     pad, decodes = _pad_id(module, tokenizer), is_encoder_decoder(module)
     labels = on_padding = rows = padded = 0
     for _, batch in probe.given():
@@ -160,9 +156,7 @@ def _pad_id(module: Module, tokenizer: Any) -> int:
     return next((i for i in ids if isinstance(i, int)), -1)
 
 
-def _check_kind(
-    module: Module, probe: ProbeSet, forward: Forward | None, kind: ModelKind, whose: str
-) -> None:
+def check_kind(module: Module, probe: ProbeSet, forward: Forward | None, kind: ModelKind, whose: str) -> None:
     """Raise an error for a model of the other kind, by measurement.
 
     Raises:
@@ -228,18 +222,6 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
     return gather(decision)[0]  # equal on all ranks
 
 
-def _found_sites(module: Module, probe: ProbeSet, forward: Forward | None) -> FoundSites:
-    """Find the sites of a module in a forward pass of the first batch; see :func:`find_sites`."""
-
-    def find() -> FoundSites:
-        found = find_sites(module, _first_batches(module, probe)[0], forward)
-        for sentence in found.left_out:
-            report(f"sites of {type(module).__name__}", sentence)
-        return found
-
-    return _once(module, probe, "sites", forward, find)
-
-
 def choose_sites(
     choice: SiteChoice,
     default: Mapping[str, str] | Callable[[Module], Mapping[str, str]] | None,
@@ -283,7 +265,14 @@ def choose_sites(
             pass
     if isinstance(choice, str) and choice != "auto":
         return match_sites(module, choice)
-    found = _found_sites(module, probe(), forward)
+
+    def find() -> FoundSites:
+        found = find_sites(module, _first_batches(module, probe())[0], forward)
+        for sentence in found.left_out:
+            report(f"sites of {type(module).__name__}", sentence)
+        return found
+
+    found = _once(module, probe(), "sites", forward, find)
     if attention:
         sites = dict(found.attention)
     else:

@@ -2,7 +2,8 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, dataclass_transform, get_args
 
@@ -95,10 +96,7 @@ class Observer(L.Callback, ABC):
         ValueError: for an unknown split or label convention, or a name that is not a valid folder name.
     """
 
-    if TYPE_CHECKING:  # a class attribute, which may depend on arguments
-        figure_rows: Any = None
-    else:
-        figure_rows = None
+    figure_rows: ClassVar[Any] = None
     """Rows that :meth:`figures` requires, as a ``pyarrow.compute`` expression over the columns; None for all.
 
     A function of the drawn steps that returns one, if the rows depend on them.
@@ -228,7 +226,8 @@ class Observer(L.Callback, ABC):
 
     def bind(self, module: Module) -> None:
         """Determine how to read the module before it is observed, or raise a ValueError. All ranks must call it."""
-        with observing(module):  # a DataLoader uses the global random generator
+        # a DataLoader uses the global random generator
+        with observing(module), self._named_errors(self.name):
             if not self._bound and self.reads_data:
                 labels = read_module(
                     module,
@@ -241,7 +240,12 @@ class Observer(L.Callback, ABC):
                     kind=self.reads,
                     one_pass=self.in_step,
                 )
-                self._set_labels(labels, is_encoder_decoder(module))
+                # data prepared with other labels is prepared again
+                shifts = labels == "next" and self.probe_set.labels != "next"
+                self.convention, self._decodes = labels, is_encoder_decoder(module)
+                if shifts or self._decodes:
+                    self._probe_set = self.part(self.split, self.max_tokens)
+                    self.prepare()
             self.check_module(module)
             if not self._bound:
                 self.costs = raise_or_warn(self.name, self.foresee(module), device_of(module))
@@ -252,14 +256,6 @@ class Observer(L.Callback, ABC):
         """Call :meth:`bind` if this module was not bound before."""
         if not self._bound:
             self.bind(module)
-
-    def _set_labels(self, convention: LabelConvention | None, decodes: bool) -> None:
-        """Set which logits and which text labels belong to; data prepared with others is prepared again."""
-        shifts = convention == "next" and self.probe_set.labels != "next"
-        self.convention, self._decodes = convention, decodes
-        if shifts or decodes:
-            self._probe_set = self.part(self.split, self.max_tokens)
-            self.prepare()
 
     def found(self, argument: str, find: Callable[[], Any]) -> Any:
         """Return an argument, or, if it is None, the determined value, which is then a setting of the observations."""
@@ -304,14 +300,19 @@ class Observer(L.Callback, ABC):
         """
         at = step if isinstance(step, Progress) else Progress(step)
         passes = passes or Passes([self], module)
-        with observing(module):
-            try:
-                measured = passes.table(self, module, at.step)
-            except ValueError as error:
-                if type(error) is not ValueError or self.name in str(error):
-                    raise
-                raise ValueError(f"{self.name} at step {at.step}: {error}") from error
+        with observing(module), self._named_errors(f"{self.name} at step {at.step}"):
+            measured = passes.table(self, module, at.step)
         return tidy(measured, at)
+
+    @contextmanager
+    def _named_errors(self, whose: str) -> Iterator[None]:
+        """Let errors begin with whose they are, unless they name the observer."""
+        try:
+            yield
+        except ValueError as error:
+            if type(error) is ValueError and self.name not in str(error):
+                error.args = (f"{whose}: {error}",)
+            raise
 
     @property
     def pass_key(self) -> Hashable:
@@ -400,19 +401,13 @@ class Observer(L.Callback, ABC):
         folder = self.run.log_dir / "observations" / self.name
         if self._store is None or self._store.folder != folder:  # a store caches its checks
             observer = public_name(type(self))
-            self._store = ObservationStore(folder, observer, self._own_settings)
+            self._store = ObservationStore(folder, observer, lambda: self.settings)
         return self._store
 
-    def _own_settings(self) -> dict[str, Any]:
-        return self.settings
-
-    def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
+    def attach(self, run: Run) -> None:
         """Attach to a run: load the probe set and check the settings. Called in a Trainer's setup and in replay.
 
-        Args:
-            run: the run.
-            rank_zero: whether this process prepares the probe set's files.
-            barrier: function that waits for all ranks.
+        Every rank must call it.
 
         Raises:
             ValueError: if there is no probe set or no tokenizer for it, if the data lacks something that the observer
@@ -422,18 +417,19 @@ class Observer(L.Callback, ABC):
         self._bound = self._decodes = False
         forget_reported(self.name)
         if self.reads_data:
-            self._attach_data(run, rank_zero, barrier)
-        with observing(Module()):  # iterating over a DataLoader uses the global random generator
+            self._attach_data(run)
+        # iterating over a DataLoader uses the global random generator
+        with observing(Module()), self._named_errors(self.name):
             self.prepare()
         self.store.check_settings()
 
-    def _attach_data(self, run: Run, rank_zero: bool, barrier: Callable[[], None]) -> None:
+    def _attach_data(self, run: Run) -> None:
         data = self.data
         if data is None:
             raise ValueError(f"{self.name} has no data: fit with validation data, or pass a `probe`")
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
-            open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
+            open_data(data, run, f"{self.name}: the probe set", stage)
         given = self.labels
         self.convention = None if given == "auto" else given
         settings = self.store.about().get("settings", {})
@@ -461,7 +457,7 @@ class Observer(L.Callback, ABC):
         check_names(_observers(trainer))
         run = Run.of(trainer, pl_module)
         try:
-            self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
+            self.attach(run)
         except UnmetNeedsError as error:  # other data would not suffice
             if self.reads == "masked" and objective_of(run.datamodule) == "causal":
                 raise ValueError(f"{self.name} requires a masked model; {error}") from error
@@ -482,7 +478,16 @@ class Observer(L.Callback, ABC):
         for observer in _observers(trainer):
             observer.ensure_bound(pl_module)
         if trainer.is_global_zero and self is _observers(trainer)[0]:
-            self._describe_run(trainer, pl_module)
+            probe = next((o.probe_set for o in _observers(trainer) if o.reads_data), None)
+            write_identity(
+                self.run.log_dir,
+                pl_module,
+                tokenizer=self.run.tokenizer,
+                data={"probe": self.run.datamodule, "train": trainer.train_dataloader},
+                text=text_digest(probe, pl_module),
+                optimizer=trainer.optimizers[0] if trainer.optimizers else None,
+                keep=updates(trainer) > 0,
+            )
         if (step := updates(trainer)) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
             # batches that accumulate gradients precede the next step
             continue_after(self, step, trainer.loggers, writes=trainer.is_global_zero)
@@ -494,20 +499,6 @@ class Observer(L.Callback, ABC):
             return (step == 0 or o is self) and now
 
         observe_due(_observers(trainer), trainer, pl_module, due)
-
-    def _describe_run(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write ``run.json``."""
-        data = {"probe": self.run.datamodule, "train": trainer.train_dataloader}
-        probe = next((o.probe_set for o in _observers(trainer) if o.reads_data), None)
-        write_identity(
-            self.run.log_dir,
-            pl_module,
-            tokenizer=self.run.tokenizer,
-            data=data,
-            text=text_digest(probe, pl_module),
-            optimizer=trainer.optimizers[0] if trainer.optimizers else None,
-            keep=updates(trainer) > 0,
-        )
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -532,8 +523,6 @@ class Observer(L.Callback, ABC):
         Lightning then skips all hooks of training.
         """
         if trainer.global_step == 0:
-            for observer in _observers(trainer):
-                observer.ensure_bound(pl_module)
             observe_due(_observers(trainer), trainer, pl_module, lambda o: 0 in o.schedule or o.schedule.last)
 
 

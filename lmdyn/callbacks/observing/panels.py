@@ -84,17 +84,14 @@ def standard_figures(
         }
         if drawn:
             over = {found: q for found, q in drawn.items() if q.over}
-            figures |= _figures_of(_involved(observations, drawn), over or drawn, name, sites)
+            values = [f"{found}{end}" for found in drawn for end in ("", "_error", "_low", "_high")]
+            floors = [q.floor for q in drawn.values() if q.floor]
+            # the rows that the panels show: a table may have many thousands of others
+            rows = select(observations, quantity=[*values, *floors, "learning_rate"])
+            # selecting among names in arrow takes several times as long
+            rows = rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.StringDtype)})
+            figures |= _figures_of(rows, over or drawn, name, sites)
     return figures
-
-
-def _involved(observations: DataFrame, drawn: Mapping[str, Quantity]) -> DataFrame:
-    """Return the rows that panels of these quantities show: a table may have many thousands of others."""
-    values = [f"{name}{end}" for name in drawn for end in ("", "_error", "_low", "_high")]
-    floors = [of.floor for of in drawn.values() if of.floor]
-    rows = select(observations, quantity=[*values, *floors, "learning_rate"])
-    # selecting among names in arrow takes several times as long
-    return rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.StringDtype)})
 
 
 def _figures_of(
@@ -163,12 +160,9 @@ def _draw(ax: Axes, observations: DataFrame, finite: DataFrame, facet: _Facet) -
     x = facet.x
     rows = facet.rows(observations)
     rows = rows[rows[facet.by].isin(rows[facet.by][rows["value"].notna()])]
-    if facet.by == "site":
-        looks = fig.site_styles(facet.lines)
-    elif x != "step" and is_number_column(rows[facet.by]):
-        looks = fig.shades(facet.lines)
-    else:
-        looks = fig.line_styles(facet.lines)
+    many_sites = facet.by == "site" and len(facet.lines) > fig.MOST_LINES
+    ordered = many_sites or (x != "step" and is_number_column(rows[facet.by]))
+    looks = fig.shades(facet.lines) if ordered else fig.line_styles(facet.lines)
     numbered = None if x != "step" else _numbered(rows.drop(columns=facet.by))
     means = rows.groupby([facet.by, x], observed=True, sort=False)["value"].mean().reset_index()
     if numbered is None:  # else of one head, beside a mean

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -411,10 +411,10 @@ def probe_pass(
             rows = batch.get("example")  # loaders of examples provide numbers
             if rows is None:
                 rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
+            known = None if losses is None else losses.detach
             whole = ObservedBatch(
-                batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions,
-                _losses_once(logits.detach(), batch, losses),
-            )  # fmt: skip
+                batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions, known
+            )
             with torch.no_grad():
                 for i, watch in enumerate(watches):
                     if not receives(watch):
@@ -425,18 +425,10 @@ def probe_pass(
                         activations=_named(whole.activations, watch.sites),
                         gradients=_named(whole.gradients, watch.sites),
                         attentions={name: found[i] for name, found in attentions.items()},
+                        losses_once=partial(getattr, whole, "losses"),
                     )
                     watch.consumer.update(view)
             start = start + length
-        if rank == 0 and not len(start):
-            log.warning("the probe set is empty: pass at least one batch to observe")
-
-
-def _losses_once(logits: Tensor, batch: Batch, known: Tensor | None) -> Callable[[], Tensor]:
-    """Compute token losses at most once for all consumers of a batch."""
-    if known is not None:
-        return known.detach
-    return cache(lambda: token_losses(logits.float(), labels_of(batch)))
 
 
 def _named(captured: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:

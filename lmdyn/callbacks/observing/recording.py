@@ -30,7 +30,6 @@ class Passes:
         self._groups: dict[Hashable, list[Any]] = {}
         for observer in observers:
             observer.ensure_bound(module)
-        for observer in observers:
             self._groups.setdefault(observer.pass_key, []).append(observer)
         self._tables: dict[int, DataFrame] = {}
 

@@ -16,7 +16,7 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.callbacks.observing.findings import Cost, Finding, ForeseenError, What
 from lmdyn.callbacks.observing.memory import most_allocated
-from lmdyn.callbacks.observing.module_reading import read_module
+from lmdyn.callbacks.observing.module_reading import check_kind
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
@@ -91,7 +91,13 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module), silently():
         what: What = "data"
         try:
-            own.attach(_throwaway(run, module, data, Path(folder)))
+            if run is None:  # any module has what is read of it
+                scratch = Run(Path(folder), tokenizer_of(data, module), token_counts_of(data), data)  # type: ignore[arg-type]
+            else:
+                scratch = replace(
+                    run, log_dir=Path(folder), datamodule=run.datamodule if data is None else data
+                )
+            own.attach(scratch)
             what = "module"
             own.bind(module)
             what = "observation"
@@ -136,21 +142,11 @@ def _copied(observer: Observer) -> Observer:
     return own
 
 
-def _throwaway(run: Run | None, module: nn.Module, data: Any, folder: Path) -> Run:
-    """Return the run for the observer, with another folder."""
-    if run is not None:
-        return replace(run, log_dir=folder, datamodule=run.datamodule if data is None else data)
-    return Run(folder, tokenizer_of(data, module), token_counts_of(data), data)  # type: ignore[arg-type] # any module
-
-
 def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
     """Check the module if the data is unsuitable; errors caused by the data are not reported."""
     try:
         if observer.reads is not None:
-            read_module(
-                module, observer.probe_set, observer.forward, None, whose=observer.name, labels="aligned",
-                uses_labels=False, kind=observer.reads, one_pass=False,
-            )  # fmt: skip
+            check_kind(module, observer.probe_set, observer.forward, observer.reads, observer.name)
         observer.check_module(module)
     except ValueError as error:
         return _findings("module", error, observer.name)

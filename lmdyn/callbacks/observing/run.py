@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
@@ -99,24 +99,14 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def open_data(
-    data: L.LightningDataModule,
-    run: Run,
-    whose: str,
-    stage: str = "fit",
-    *,
-    rank_zero: bool = True,
-    barrier: Callable[[], None] = lambda: None,
-) -> None:
-    """Prepare the data of an observer's ``probe`` with the run's tokenizer.
+def open_data(data: L.LightningDataModule, run: Run, whose: str, stage: str = "fit") -> None:
+    """Prepare the data of an observer's ``probe`` with the run's tokenizer. Every rank must call it.
 
     Args:
         data: the datamodule.
         run: the run.
         whose: name of the data in messages.
         stage: ``fit`` or ``test``.
-        rank_zero: whether this process prepares the files.
-        barrier: function that waits for all ranks.
 
     Raises:
         ValueError: if the data takes a tokenizer, but the run has none.
@@ -127,9 +117,9 @@ def open_data(
                 f"{whose} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
             )
         data.tokenizer = run.tokenizer
-    if rank_zero:
+    if rank_and_world_size()[0] == 0:
         data.prepare_data()
-    barrier()
+    gather(None)  # wait for the files
     data.setup(stage)
 
 
@@ -146,13 +136,8 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
         ValueError: if the data has no such split, or several loaders for it.
     """
     if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
-        if isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data):
-            if len(data) > 1:
-                raise ValueError(
-                    f"{whose}: expected one loader, got {len(data)}: pass one loader to the observer as `probe:`"
-                )
-            return data[0]
-        return data
+        several = isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data)
+        return _only(data, whose, "") if several else data
     splits = data.splits if offers(data, HasSplits) else PARTS
     there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
     if split not in there:
@@ -162,14 +147,16 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
         )
     (hook,) = members(PARTS[split])
     loader = getattr(data, hook)()
-    if isinstance(loader, (list, tuple)):
-        if len(loader) != 1:
-            raise ValueError(
-                f"{whose}: expected one loader from {type(data).__name__}.{hook}(), got {len(loader)}: pass one loader "
-                "to the observer as `probe:`"
-            )
-        loader = loader[0]
-    return loader
+    several = isinstance(loader, (list, tuple))
+    return _only(loader, whose, f" from {type(data).__name__}.{hook}()") if several else loader
+
+
+def _only(loaders: Sequence[Any], whose: str, source: str) -> Any:
+    if len(loaders) != 1:
+        raise ValueError(
+            f"{whose}: expected one loader{source}, got {len(loaders)}: pass one loader to the observer as `probe:`"
+        )
+    return loaders[0]
 
 
 _SAID: set[str] = set()

@@ -1,7 +1,7 @@
 """Observers that require one pass over their probe set, shared by observers of equal probe sets."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,7 +15,6 @@ from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.attention_weights import switches_attention
 from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.sites import Kind
-from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, Watch, probe_pass
 from lmdyn.callbacks.observing.sums import Row, Sums, tabulate
@@ -73,12 +72,6 @@ class StreamingObserver(Observer, ABC):
     in_step = True
     _switches_attention = False
 
-    default_sites: ClassVar[Mapping[str, str] | None] = None
-    """Default of the argument ``sites`` for modules that have all these paths; other modules' sites are found."""
-
-    site_kinds: ClassVar[tuple[Kind, ...]] = ("embedding", "block", "norm")
-    """Kinds of sites to observe if sites are found."""
-
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return functions that make empty sums, by the name of their kind: see :class:`Sums`."""
         raise NotImplementedError
@@ -98,14 +91,9 @@ class StreamingObserver(Observer, ABC):
         """Yield values of quantities at places, from the sums over all ranks: NaN if not finite, None if undefined."""
         raise NotImplementedError
 
-    @abstractmethod
     def accumulator(self, module: Module, step: int) -> Accumulator:
-        """Return a new accumulator for one observation; it is made of :meth:`sums` where :meth:`rows` are declared."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "rows" in vars(cls):  # needs no accumulator of its own
-            cls.accumulator = _accumulate_sums  # type: ignore[method-assign]
+        """Return a new accumulator for one observation: by default of :meth:`sums`, with :meth:`rows`."""
+        return _PassSums(self, step)
 
     def at(self, argument: str, captured: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the captured tensors of a watched argument; ``name@i`` is the i-th run of a module."""
@@ -148,10 +136,6 @@ class StreamingObserver(Observer, ABC):
 
     def check_module(self, module: Module) -> None:
         """Find the sites; raise an error for paths that are not modules, or equal names of different sites."""
-        if self.default_sites is not None:
-            self.sites = self.choose_sites(module, self.default_sites, kinds=self.site_kinds)
-            if "attention_sites" in self.arguments:
-                self.attention_sites = self.choose_sites(module, {}, attention=True)
         for watched in self.watches:
             self.find_sites(module, watched)
         names = [name for w in self.watches if not w.attention for name in self.paths(w.argument)]
@@ -174,25 +158,17 @@ class StreamingObserver(Observer, ABC):
         )
 
 
-def _accumulate_sums(self: StreamingObserver, module: Module, step: int) -> Accumulator:
-    return _PassSums(self, step)
-
-
 class _PassSums:
     """Accumulator of an observer that declares its sums."""
 
     def __init__(self, observer: StreamingObserver, step: int) -> None:
         self._observer, self._step = observer, step
         self._sums = Sums(observer.sums(), step)
-        self._batches = 0
 
     def update(self, seen: ObservedBatch) -> None:
-        self._batches += 1
         self._observer.update(seen, self._sums)
 
     def table(self) -> pd.DataFrame:
         observer = self._observer
         self._sums.reduce()
-        if not any(gather(self._batches)):
-            raise ValueError(f"{observer.name}: the probe set is empty: use other data")
         return tabulate(observer.rows(self._sums), observer.columns, observer.name, self._step)

@@ -59,7 +59,7 @@ class Sums:
             self[key].reduce()
 
 
-def gather_rows(parts: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+def gather_rows(parts: Sequence[Mapping[Any, Tensor]], device: torch.device) -> dict[Any, Tensor]:
     """Return the rows of all parts of all ranks by name, on a device; empty without a part. All ranks must call it.
 
     Example:

@@ -52,17 +52,16 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
     Without a ``source``, training counts are used if they exist; the choice is a setting of the observations.
 
     Raises:
-        ValueError: for an unknown source, without training counts, or for counts with missing ids.
+        ValueError: without training counts, or for counts with missing ids.
     """
     if source is None:
         source = observer.found("frequency", lambda: _known_source(observer))
     if source == "train":
         counts = torch.from_numpy(observer.token_counts["count"].to_numpy(dtype="int64").copy())
         tokenizer = observer.run.tokenizer
-        check_counts(observer, _ids_of_probe_set(observer) if tokenizer is None else len(tokenizer))
+        ids = (_ids_of(batch) for batch in observer.probe_set.batches())
+        check_counts(observer, max(ids, default=0) if tokenizer is None else len(tokenizer))
         return counts
-    if source != "probe":
-        raise ValueError(f"{observer.name}: frequency is {source!r}: expected 'train' or 'probe'")
     size = len(observer.run.tokenizer) if observer.run.tokenizer is not None else 1
     counts = torch.zeros(size, dtype=torch.int64)
     for batch in observer.probe_set.batches():
@@ -90,10 +89,6 @@ def check_counts(observer: Observer, size: int) -> None:
             f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: add one row per id, with 0 for "
             "absent tokens, or set `frequency: probe` (in Sparsity, also `pos_classes: false`)"
         )
-
-
-def _ids_of_probe_set(observer: Observer) -> int:
-    return max((_ids_of(batch) for batch in observer.probe_set.batches()), default=0)
 
 
 def _ids_of(batch: Mapping[str, Any]) -> int:
@@ -144,15 +139,10 @@ def band_names(starts: Sequence[int]) -> list[str]:
     return [f"{a}-{b - 1}" for a, b in pairwise(firsts)] + [f"{firsts[-1]}+"]
 
 
-def check_bands(starts: Sequence[int]) -> tuple[int, ...]:
-    """Return the first ranks of frequency bands.
-
-    Raises:
-        ValueError: if they do not increase from above 1.
-    """
+def check_bands(starts: Sequence[int]) -> None:
+    """Raise a ValueError for first ranks of frequency bands that do not increase from above 1."""
     if any(a >= b for a, b in pairwise((1, *starts))):
         raise ValueError(f"bands are {str(starts)[1:-1]}: expected increasing frequency ranks above 1")
-    return tuple(starts)
 
 
 def gold_layers(observer: Observer, what: str) -> tuple[str, ...]:

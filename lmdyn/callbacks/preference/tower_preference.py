@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from jaxtyping import Int
@@ -312,30 +311,6 @@ class TowerPreference(Observer):
         yield {}, {"primary_tower": pair.primary + 1}
         chosen = self._chosen(found, pair)
         preference = self._preference(found, pair)[chosen].numpy()
-        yield from self._of_words_together(found, pair, chosen, preference)
-        if self.second_seed is not None:
-            again = self._trained(module, replace(self.training, seed=self.second_seed))
-            if again is None:
-                yield {}, {"head_reliability": math.nan}
-            else:
-                theirs = self._preference(again, pair)[chosen].numpy()
-                yield {}, {"head_reliability": _correlations(preference, theirs)["correlation"]}
-        if self.previous:
-            yield from self._with_previous(found, module, step)
-        yield from self._of_each_word(found, pair, chosen, preference)
-
-    def _preference(self, found: Predictions, pair: Pair) -> Tensor:
-        return token_preference(found, self.variant, primary=pair.primary, other=pair.other)
-
-    def _chosen(self, found: Predictions, pair: Pair) -> Int[Tensor, "n"]:
-        """Return the observed words, the most frequent first."""
-        finite = self._preference(found, pair).isfinite()
-        chosen = (self._eligible & (found.count >= self.min_count) & finite).nonzero()[:, 0]
-        return chosen[torch.argsort(self._counts[chosen], descending=True, stable=True)]
-
-    def _of_words_together(
-        self, found: Predictions, pair: Pair, chosen: Int[Tensor, "n"], preference: "npt.NDArray[np.float64]"
-    ) -> Iterator[Row]:
         if len(preference) > 1:
             yield {}, {"spread": float(preference.std(ddof=1))}
         halves = split_half_reliability(found, chosen, self.variant, **pair._asdict())
@@ -346,10 +321,21 @@ class TowerPreference(Observer):
             by_tag = pd.Series(preference).groupby(self._tags[chosen]).mean()
             for tag, mean in by_tag.items():
                 yield {"by": "upos", "group": str(tag)}, {"preference": mean}
-
-    def _of_each_word(
-        self, found: Predictions, pair: Pair, chosen: Int[Tensor, "n"], preference: "npt.NDArray[np.float64]"
-    ) -> Iterator[Row]:
+        if self.second_seed is not None:
+            again = self._trained(module, replace(self.training, seed=self.second_seed))
+            if again is None:
+                yield {}, {"head_reliability": math.nan}
+            else:
+                theirs = self._preference(again, pair)[chosen].numpy()
+                yield {}, {"head_reliability": _correlations(preference, theirs)["correlation"]}
+        if self.previous:
+            leading = Pair(0, 1) if len(self.towers) == 2 else pair
+            for before in Previous().modules(module, self.run, step).values():
+                earlier = self._predictions(before.to(device_of(module)))
+                if earlier is not None:
+                    same = self._chosen(found, leading)
+                    now, then = (self._preference(p, leading)[same].numpy() for p in (found, earlier))
+                    yield {"by": "reference", "group": "previous"}, _correlations(now, then)
         further = {"count": self._counts[chosen].tolist()}
         if self.variant == "mean_probability":
             further["standard_error"] = preference_standard_error(found, **pair._asdict())[chosen].tolist()
@@ -359,14 +345,14 @@ class TowerPreference(Observer):
             yield {**place, "upos": tag}, {"preference": preference[i]}
             yield place, {quantity: _if_defined(values[i]) for quantity, values in further.items()}
 
-    def _with_previous(self, found: Predictions, module: Module, step: int) -> Iterator[Row]:
-        pair = Pair(0, 1) if len(self.towers) == 2 else leading_towers(found)
-        for before in Previous().modules(module, self.run, step).values():
-            theirs = self._predictions(before.to(device_of(module)))
-            if theirs is not None:
-                chosen = self._chosen(found, pair)
-                now, then = (self._preference(p, pair)[chosen].numpy() for p in (found, theirs))
-                yield {"by": "reference", "group": "previous"}, _correlations(now, then)
+    def _preference(self, found: Predictions, pair: Pair) -> Tensor:
+        return token_preference(found, self.variant, primary=pair.primary, other=pair.other)
+
+    def _chosen(self, found: Predictions, pair: Pair) -> Int[Tensor, "n"]:
+        """Return the observed words, the most frequent first."""
+        finite = self._preference(found, pair).isfinite()
+        chosen = (self._eligible & (found.count >= self.min_count) & finite).nonzero()[:, 0]
+        return chosen[torch.argsort(self._counts[chosen], descending=True, stable=True)]
 
     def _predictions(self, module: Module) -> Predictions | None:
         """Return the predictions of the towers, which depend only on the weights.

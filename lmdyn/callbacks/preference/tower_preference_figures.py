@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import iqr, norm
@@ -95,7 +94,11 @@ def _by_upos(types: Mapping[str, pd.DataFrame], shown: Sequence[tuple[str, Seque
     for ax, (run, part) in zip(panels, shown, strict=True):
         for tag, style in fig.line_styles(part).items():
             scores = types[run]["preference"][types[run]["upos"].eq(tag)].to_numpy()
-            ax.plot(x, _density(scores, x), lw=1.3, label=f"{tag} (n = {len(scores):,})", **style)
+            # Silverman's bandwidth (1986, equation 3.31): a class of a few similar types alone would be a spike
+            spread = min(scores.std(ddof=1), iqr(scores, scale="normal"))
+            width = max(0.9 * spread * len(scores) ** -0.2, 0.015 * (x[-1] - x[0]))
+            density = norm.pdf(x[:, None], scores, width).mean(axis=1)
+            ax.plot(x, density, lw=1.3, label=f"{tag} (n = {len(scores):,})", **style)
         ax.axvline(0, color="0.4", lw=0.8, zorder=0)
         fig.from_zero(ax)
         ax.margins(y=0.16)
@@ -107,16 +110,6 @@ def _by_upos(types: Mapping[str, pd.DataFrame], shown: Sequence[tuple[str, Seque
         ax.tick_params(labelbottom=True)
         fig.outer_legend(ax, title="most frequent tag")
     return panels.figure
-
-
-def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return a Gaussian kernel density with Silverman's bandwidth (1986, equation 3.31), at least 1.5 % of the axis.
-
-    Without the minimum, a class of a few similar types would be a spike that flattens all others.
-    """
-    spread = min(values.std(ddof=1), iqr(values, scale="normal"))
-    width = max(0.9 * spread * len(values) ** -0.2, 0.015 * (x[-1] - x[0]))
-    return np.asarray(norm.pdf(x[:, None], values, width).mean(axis=1))
 
 
 def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:

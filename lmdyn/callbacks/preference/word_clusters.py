@@ -1,7 +1,7 @@
 """Clusters of words in a model's static embeddings during training."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import pyarrow.compute as pc
@@ -44,10 +44,6 @@ _COLUMNS = {"by": "", "group": "", "token": ""}
 _BY_WORD = ["membership", "component_value", "count"]
 _MOST = 7  # clusters of a word: the distribution ends with the group "7+"
 _COMPONENTS = 128  # by default, if width and number of words are sufficient
-
-
-def _newest_words(steps: Sequence[int]) -> pc.Expression:
-    return ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == steps[-1])
 
 
 class WordClusters(Observer):
@@ -110,7 +106,10 @@ class WordClusters(Observer):
 
     uses_labels = False
     several_runs = True
-    figure_rows = staticmethod(_newest_words)  # for loggers: reading all matrices would take long
+    # for loggers: reading all matrices would take long
+    figure_rows = staticmethod(
+        lambda steps: ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == steps[-1])
+    )
     recorded = (
         Quantity(
             "within_one",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pandas as pd
@@ -42,9 +43,7 @@ _RESAMPLES = 200
 _TASK, _TASKS = ("<task>",), ("<tasks>",)
 
 
-def _metric(name: str, meaning: str, unit: str = "", low: float = 0.0, **more: Any) -> Quantity:
-    more = {"better": "higher", "tags": _TASK, **more}
-    return Quantity(name, meaning, unit, low=low, high=1.0, **more)
+_metric = partial(Quantity, low=0.0, high=1.0, better="higher", tags=_TASK)
 
 
 class Downstream(Observer):

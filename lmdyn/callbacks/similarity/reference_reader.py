@@ -73,12 +73,7 @@ class ReferenceReader:
 
 
 def reader_of(
-    observer: StreamingObserver,
-    name: str,
-    reference: Reference,
-    other: nn.Module,
-    module: nn.Module,
-    sites: Mapping[str, str] | None = None,
+    observer: StreamingObserver, name: str, reference: Reference, other: nn.Module, module: nn.Module
 ) -> ReferenceReader:
     """Prepare a module of a reference to read the same batches as the observed one.
 
@@ -88,7 +83,6 @@ def reader_of(
         reference: the reference.
         other: its module, which is moved to the device of the observed one.
         module: the observed module.
-        sites: sites of the reference; by default those of the observer that it has, or found ones in another model.
 
     Raises:
         ValueError: for paths that are not modules, a reference that has none of the sites, or a copy of a module whose
@@ -99,7 +93,7 @@ def reader_of(
             f"{observer.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
             "Compare with a Checkpoint, or replay the observer after training"
         )
-    own = observer.paths("sites")
+    own, sites = observer.paths("sites"), observer.arguments["reference_sites"]
     read = {n: p for n, p in own.items() if has_module(other, p)} if sites is None else dict(sites)
     if not read and sites is None and not isinstance(observer.sites, Mapping):
         whose = f"{observer.name}: reference {name!r}"

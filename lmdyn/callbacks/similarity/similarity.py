@@ -182,7 +182,7 @@ class Similarity(StreamingObserver):
         super().check_module(module)
         for name, reference in self.compared.items():
             example = reference.example(module)
-            sites = reader_of(self, name, reference, example, module, self.reference_sites).sites
+            sites = reader_of(self, name, reference, example, module).sites
             for own, their in self.pairs or ():
                 _check_known(own.partition("@")[0], self.paths("sites"), "this model")
                 _check_known(their.partition("@")[0], sites, f"reference {name!r}")
@@ -231,7 +231,7 @@ class Similarity(StreamingObserver):
     def watch(self, module: Module, step: int) -> Watch:
         """Let the references of this step read along."""
         self._readers = [
-            reader_of(self, f"{name} {which}".strip(), reference, other, module, self.reference_sites)
+            reader_of(self, f"{name} {which}".strip(), reference, other, module)
             for name, reference in self.compared.items()
             for which, other in reference.modules(module, self.run, step).items()
         ]

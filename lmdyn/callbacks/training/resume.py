@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -56,15 +56,18 @@ class RunState(UpdateCount):
 
     def __init__(self) -> None:
         super().__init__()
+        self._forget()
+        self._starts: Tensor | None = None  # millionths of a word that each token begins; None: not counted
+        self._restored: State | None = None
+        self._saved = False  # whether the last batch was followed by a full checkpoint
+        self._loaders: list[State] = []
+
+    def _forget(self) -> None:
         self._tokens: Tensor | int = 0  # of this rank, since the start or since resuming
         self._base = 0  # of all ranks, before resuming
         self._words: Tensor | int = 0  # as tokens, in millionths
         self._words_base = 0
-        self._starts: Tensor | None = None  # millionths of a word that each token begins; None: not counted
         self._reached = (Progress(0, 0, None, 0), Progress(0, 0, None, 0))
-        self._restored: State | None = None
-        self._saved = False  # whether the last batch was followed by a full checkpoint
-        self._loaders: list[State] = []
 
     @property
     def tokens(self) -> int:
@@ -94,13 +97,12 @@ class RunState(UpdateCount):
             return
         self._restored = None
         if trainer.global_step == 0:  # a Trainer that fits again continues its step count, and so does this
-            self._tokens, self._base = 0, 0
-            self._words, self._words_base = 0, 0
-            self._reached = (Progress(0, 0, None, 0), Progress(0, 0, None, 0))
+            self._forget()
         self._starts = _word_starts(trainer)
         folder = run_folder(trainer)  # a broadcast: every rank must call it
         if trainer.is_global_zero:
-            save_tokenizer(folder / "tokenizer", trainer, pl_module)
+            data = datamodule_of(trainer)
+            save_tokenizer(folder / "tokenizer", tokenizer_of(data, pl_module), token_counts_of(data))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the loaders' positions at the end of an epoch; Lightning restores those within one."""
@@ -162,11 +164,11 @@ class RunState(UpdateCount):
         if trainer.state.fn != TrainerFn.FITTING:  # evaluation requires weights only, on any number of ranks
             return
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
-        state = checkpoint.get("lmdyn")
+        state = checkpoint.get("lmdyn") or {}
         for logger in trainer.loggers:
             continue_events(logger, self.updates(trainer))
-        self._tokens, self._base = 0, (state or {}).get("tokens") or 0
-        words = (state or {}).get("words")
+        self._tokens, self._base = 0, state.get("tokens") or 0
+        words = state.get("words")
         if self._starts is not None and words is None:
             raise ValueError(
                 "the schedule counts words, but this checkpoint has no number of words: resume from another "
@@ -175,9 +177,9 @@ class RunState(UpdateCount):
         self._words, self._words_base = 0, words or 0
         # what was reached is not due again
         now = asdict(Progress(self.updates(trainer), self._base, None, words))
-        before, after = (state or {}).get("reached") or (now, now)
+        before, after = state.get("reached") or (now, now)
         self._reached = Progress(**before), Progress(**after)
-        if state is None or "ranks" not in state:
+        if "ranks" not in state:
             log.warning(
                 "the checkpoint was saved without RunState, so resuming is inexact: add RunState() to new runs"
             )
@@ -186,7 +188,7 @@ class RunState(UpdateCount):
         self._loaders = fit_loop["state_dict"].get("combined_loader", [])
         divided = [s.get("global_batch") if isinstance(s, dict) else None for s in self._loaders]
         if len(state["ranks"]) != rank_and_world_size()[1]:
-            _check_ranks(state["ranks"], rank_and_world_size()[1], divided, pl_module)
+            _check_ranks(state["ranks"], divided, pl_module)
         accumulated = state.get("accumulate_grad_batches")
         # the number of batches changes only with a loader that accumulated with the trainer
         if divided and divided[0] is not None and divided[0]["accumulated"] == accumulated:
@@ -194,21 +196,16 @@ class RunState(UpdateCount):
         self._restored = state
 
 
-def _check_ranks(
-    ranks: Sequence[Mapping[str, Any]],
-    world_size: int,
-    divided: Sequence[Mapping[str, int] | None],
-    module: L.LightningModule,
-) -> None:
+def _check_ranks(ranks: Sequence[State], divided: Sequence[State | None], module: L.LightningModule) -> None:
     """Raise an error if data or module cannot be redistributed over another number of ranks.
 
     Args:
         ranks: states of the ranks.
-        world_size: number of ranks of this run.
         divided: division of the global batch by each training loader; None if it declares none.
         module: the trained module.
     """
-    before = f"the checkpoint has world size {len(ranks)}, but this run has world size {world_size}. "
+    now = rank_and_world_size()[1]
+    before = f"the checkpoint has world size {len(ranks)}, but this run has world size {now}. "
     if not divided or None in divided:
         raise ValueError(
             f"{before}The training data, or a checkpoint from before lmdyn 0.1, does not declare how ranks divide the "
@@ -298,11 +295,9 @@ def token_counts_of(datamodule: Any) -> Any:
     return read_attribute(datamodule, "token_counts")
 
 
-def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) -> None:
-    """Save the run's tokenizer (``save_pretrained`` format) and its training counts (``token_counts.parquet``)."""
-    datamodule = datamodule_of(trainer)
-    tokenizer, counts = tokenizer_of(datamodule, module), token_counts_of(datamodule)
-    if tokenizer is not None:
+def save_tokenizer(folder: Path, tokenizer: Any, counts: Any) -> None:
+    """Save a run's tokenizer (``save_pretrained`` format) and its training counts (``token_counts.parquet``)."""
+    if hasattr(tokenizer, "save_pretrained"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_links(folder)
         remove_unfinished(folder)
@@ -327,22 +322,18 @@ def read_tokenizer(folder: Path) -> Any:
         ) from error
 
 
+_NUMPY_STATE = ("bit_generator", "key", "pos", "has_gauss", "gauss")
+
+
 def _random_state() -> State:
     """Return the state of every generator, in types that load with ``weights_only=True``."""
     version, internal, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 (the global state)
-    inner = dict(numpy_state["state"])
+    state: Any = np.random.get_state()  # noqa: NPY002 (the global state)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "python": [version, list(internal), gauss],
-        "numpy": {
-            "bit_generator": numpy_state["bit_generator"],
-            "key": [int(k) for k in inner["key"]],
-            "pos": int(inner["pos"]),
-            "has_gauss": int(numpy_state["has_gauss"]),
-            "gauss": float(numpy_state["gauss"]),
-        },
+        "numpy": dict(zip(_NUMPY_STATE, (state[0], state[1].tolist(), *state[2:]), strict=True)),
     }
 
 
@@ -352,12 +343,4 @@ def _set_random_state(state: State) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu())
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
-    numpy_state = state["numpy"]
-    np.random.set_state(  # noqa: NPY002 (the global state)
-        {
-            "bit_generator": numpy_state["bit_generator"],
-            "state": {"key": np.array(numpy_state["key"], dtype=np.uint32), "pos": numpy_state["pos"]},
-            "has_gauss": numpy_state["has_gauss"],
-            "gauss": numpy_state["gauss"],
-        }
-    )
+    np.random.set_state(tuple(state["numpy"][name] for name in _NUMPY_STATE))  # noqa: NPY002 (the global state)

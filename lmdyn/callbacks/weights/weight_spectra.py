@@ -180,7 +180,19 @@ class WeightSpectra(Observer):
             report(self.name, f"lmdyn leaves out the alignment of embedding and output layer: {tables}")
         for name, reference in self.compared.items():
             if not (reference.copies and sharded):
-                self._check_reference(name, reference.example(module), found.matrices)
+                other = reference.example(module)
+                theirs = counterparts(found.matrices, other)
+                missing = [m.site for m in found.matrices if m.name not in theirs]
+                if not theirs:
+                    raise ValueError(
+                        f"{self.name}: reference {name!r} ({type(other).__name__}) shares no matrix with this module "
+                        "by name and shape: compare with a checkpoint of the same architecture"
+                    )
+                if missing:
+                    report(
+                        self.name,
+                        f"{name} lacks {', '.join(missing)}: lmdyn leaves out distances from {name}",
+                    )
             elif self.reference is None:
                 report(
                     self.name,
@@ -191,17 +203,6 @@ class WeightSpectra(Observer):
                     f"{self.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
                     "Compare with a Checkpoint, or replay the observer after training"
                 )
-
-    def _check_reference(self, name: str, other: Module, matrices: Sequence[WeightMatrix]) -> None:
-        theirs = counterparts(matrices, other)
-        missing = [m.site for m in matrices if m.name not in theirs]
-        if len(missing) == len(matrices):
-            raise ValueError(
-                f"{self.name}: reference {name!r} ({type(other).__name__}) shares no matrix with this module by name "
-                "and shape: compare with a checkpoint of the same architecture"
-            )
-        if missing:
-            report(self.name, f"{name} lacks {', '.join(missing)}: lmdyn leaves out distances from {name}")
 
     def _found_heads(self, module: Module) -> FoundHeads:
         return find_heads(module) if self.heads else FoundHeads({}, {})

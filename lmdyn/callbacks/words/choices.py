@@ -162,8 +162,3 @@ class Choices(ScoredTexts):
             yield {"group": group}, {**{str(name): float(value) for name, value in means.items()}, **ends}
         of_options = self.options[["group", "item", "option"]]
         yield of_options.assign(quantity="log_probability", value=scores)
-
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of options and ends of intervals."""
-        return ~observations["quantity"].isin(["log_probability", "accuracy_low", "accuracy_high"])

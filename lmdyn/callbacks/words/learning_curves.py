@@ -14,7 +14,6 @@ from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.sums import Row, Sums
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
-    band_names,
     check_bands,
     frequency_bands,
     gold_layers,
@@ -92,11 +91,6 @@ class LearningCurves(StreamingObserver):
         self.band_of: Tensor | None = None
         if self.bands:
             self.groupings["rank"], self.band_of = frequency_bands(self, self.bands, self.frequency)
-
-    @property
-    def band_names(self) -> list[str]:
-        """Names of the frequency bands."""
-        return band_names(self.bands)
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return means by group, for each grouping."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -34,14 +35,8 @@ _SCORES = {
 _MOST_ROWS = 36  # of a heat map
 
 
-def _accuracy(name: str, meaning: str, tags: tuple[str, ...] = _OF_GROUPS, **more: Any) -> Quantity:
-    return Quantity(
-        name, meaning, "share", **{"low": 0.0, "high": 1.0, "better": "higher", "tags": tags, **more}
-    )
-
-
-def _count(name: str, meaning: str, tags: tuple[str, ...] = ("",)) -> Quantity:
-    return Quantity(name, meaning, "count", low=0.0, tags=tags)
+_accuracy = partial(Quantity, unit="share", low=0.0, high=1.0, better="higher", tags=_OF_GROUPS)
+_count = partial(Quantity, unit="count", low=0.0)
 
 
 class MinimalPairs(ScoredTexts):
@@ -103,8 +98,8 @@ class MinimalPairs(ScoredTexts):
             headline=True,
             where=(("by", ("", "field", "attractors")),),
         ),
-        _accuracy("accuracy_low", "Lower end of the accuracy's 95 % interval over pairs.", ()),
-        _accuracy("accuracy_high", "Upper end of the accuracy's 95 % interval over pairs.", ()),
+        _accuracy("accuracy_low", "Lower end of the accuracy's 95 % interval over pairs.", tags=()),
+        _accuracy("accuracy_high", "Upper end of the accuracy's 95 % interval over pairs.", tags=()),
         _accuracy(
             "accuracy_by_token",
             "Accuracy of comparing the mean log-probability of a token.",
@@ -122,13 +117,13 @@ class MinimalPairs(ScoredTexts):
         _accuracy(
             "chance",
             "Accuracy of choosing by chance.",
-            ("",),
+            tags=("",),
             better=None,
         ),
         _count(
             "pairs",
             "Number of pairs of sentences.",
-            _OF_GROUPS,
+            tags=_OF_GROUPS,
         ),
         _count("indistinct", "Pairs that differ in an unknown word, or not at all; each counts half."),
         _count("unknown_words", "Words or pieces that the tokenizer does not know, in all sentences."),
@@ -245,11 +240,11 @@ class MinimalPairs(ScoredTexts):
         ratios = good["log_probability"] - bad["log_probability"]
         yield pd.DataFrame({"quantity": "log_ratio", "by": "pair", **names, "value": ratios})
 
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of pairs, ends of intervals, and other numbers of paradigms than accuracy."""
-        stored = observations["quantity"].isin(["log_ratio", "accuracy_low", "accuracy_high"])
-        return ~stored & (observations["by"].ne("paradigm") | observations["quantity"].eq("accuracy"))
+    @classmethod
+    def is_scalar(cls, observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Return rows of logged quantities, of paradigms only accuracy."""
+        of_logged = observations["by"].ne("paradigm") | observations["quantity"].eq("accuracy")
+        return super().is_scalar(observations) & of_logged
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

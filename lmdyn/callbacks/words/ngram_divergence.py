@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,8 +45,7 @@ _LOGITS = 1 << 24
 """Logits whose rows are compared at once."""
 
 
-def _bits(name: str, meaning: str, **more: Any) -> Quantity:
-    return Quantity(name, meaning, "bits", low=0.0, tags=_TAGS, lines="order", **more)
+_bits = partial(Quantity, unit="bits", low=0.0, tags=_TAGS, lines="order")
 
 
 def _correlation(name: str, kind: str) -> Quantity:
@@ -185,21 +185,14 @@ class NgramDivergence(StreamingObserver):
         """Read the drawn texts, before the pass over the probe set."""
         self._of_drawn = {}
         for n, rows in self._drawn.items():
-            self._of_drawn[n] = self._read_drawn(module, n, rows)
+            ids = rows.to(device_of(module))
+            labels = aligned_labels(ids, "next")
+            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+            with torch.no_grad():
+                logits = logits_of(call_module(module, batch, forward=self.forward))
+            loss = float(token_losses(logits.float(), labels)[labels >= 0].mean()) / math.log(2)
+            self._of_drawn[n] = {"drawn_loss": loss, "drawn_entropy": self._entropies[n]}
         return super().watch(module, step)
-
-    def _read_drawn(self, module: Module, n: int, rows: Int[Tensor, "rows time"]) -> dict[str, float]:
-        """Return the loss on a drawn text, and that of the model from which it was drawn, in bits a token."""
-        ids = rows.to(device_of(module))
-        labels = aligned_labels(ids, "next")
-        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
-        with torch.no_grad():
-            logits = logits_of(call_module(module, batch, forward=self.forward))
-        losses = token_losses(logits.float(), labels)[labels >= 0]
-        return {
-            "drawn_loss": float(losses.mean()) / math.log(2),
-            "drawn_entropy": self._entropies[n],
-        }
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return the scores of all positions."""
@@ -283,7 +276,7 @@ class _Positions:
     """The scores of all positions, and the last words of each row, which the next batch may continue."""
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, Tensor]] = []
+        self._parts: list[dict[Any, Tensor]] = []
         self._last: Tensor | None = None
 
     def continued(
@@ -299,21 +292,14 @@ class _Positions:
 
     def add(self, scores: Mapping[tuple[int, Smoothing], NgramScores], model: Tensor) -> None:
         """Add the scores of positions, and the model's log-probabilities of the words there, to base 2."""
-        part = {"model": model.cpu().double()}
-        for (n, smoothing), one in scores.items():
-            part[f"{n} {smoothing}"] = torch.from_numpy(np.stack(astuple(one), 1))
-        self._parts.append(part)
+        part = {place: torch.from_numpy(np.stack(astuple(one), 1)) for place, one in scores.items()}
+        self._parts.append({"model": model.cpu().double(), **part})
 
     def reduce(self) -> None:
         """Gather the positions of all ranks."""
         rows = gather_rows(self._parts, torch.device("cpu"))
         self.model = rows.pop("model").numpy() if rows else np.zeros(0)
-        named = (
-            ((int(n), smoothing), values.T.numpy())
-            for key, values in rows.items()
-            for n, smoothing in [key.split()]
-        )
-        self.scores = dict(named)
+        self.scores = {place: values.T.numpy() for place, values in rows.items()}
 
 
 class _OneMasked:

@@ -228,7 +228,7 @@ class Reading(ScoredTexts):
                 )
         yield items
 
-    @staticmethod
-    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """Return all rows except those of words and errors."""
-        return observations["item"].eq("") & observations["quantity"].ne("slope_error")
+    @classmethod
+    def is_scalar(cls, observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Return the rows of logged quantities, except those of words."""
+        return super().is_scalar(observations) & observations["item"].eq("")

@@ -8,7 +8,6 @@ import lightning as L
 import numpy as np
 from torch.nn import Module
 
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.words.surprisal import EncodedTexts, Objective, PseudoLikelihood
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
@@ -54,8 +53,7 @@ class ScoredTexts(Observer):
         """Return the probe, ready to be read; ``what`` says in errors what it must have."""
         data = self.data
         if isinstance(self.probe, L.LightningDataModule):
-            first = rank_and_world_size()[0] == 0
-            open_data(self.probe, self.run, self.name, rank_zero=first, barrier=_wait)
+            open_data(self.probe, self.run, self.name)
         if data is None or self.run.tokenizer is None:
             tokenizer = "the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
             raise ValueError(f"{self.name} requires {what if data is None else tokenizer}")
@@ -66,19 +64,16 @@ class ScoredTexts(Observer):
         self, module: Module, texts: Sequence[str], begins: Sequence[int] | None = None
     ) -> EncodedTexts:
         """Encode the texts as the module reads them; ``begins`` are characters from which on they are scored."""
-        try:
-            found = EncodedTexts(
-                module,
-                self.run.tokenizer,
-                texts,
-                objective=self.scoring,
-                pseudo=self.pseudo,
-                start=self.start,
-                forward=self.forward,
-                begins=begins,
-            )
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
+        found = EncodedTexts(
+            module,
+            self.run.tokenizer,
+            texts,
+            objective=self.scoring,
+            pseudo=self.pseudo,
+            start=self.start,
+            forward=self.forward,
+            begins=begins,
+        )
         self._found |= {"scoring": found.objective, "start": found.start}
         return found
 
@@ -111,8 +106,3 @@ def first_row(rows: Any, wrong: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
     """Return file and line of the first of some rows of a table."""
     first = rows.iloc[wrong.argmax()]
     return f"{first['file']}:{first['line']}"
-
-
-def _wait() -> None:
-    """Wait for all ranks."""
-    gather(None)

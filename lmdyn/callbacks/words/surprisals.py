@@ -134,10 +134,7 @@ class Surprisals(StreamingObserver):
             )
         self.listed = self._read_list()
         self.found("frequency", lambda: UNDECIDED)
-        try:
-            self.table = PieceTable.of(self.run.tokenizer)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
+        self.table = PieceTable.of(self.run.tokenizer)
         self.chosen: list[str] | None = None
 
     def _read_list(self) -> list[str] | None:
@@ -304,14 +301,11 @@ class Surprisals(StreamingObserver):
             }
         )[seen]
         table["unigram"] = table["word"].map(self.bits)
-        mean = {
-            "surprisal": float(table["surprisal"].mean(skipna=False)),
-            "unigram": float(table["unigram"].mean()),
-        }
         yield (
             {},
             {
-                **mean,
+                "surprisal": float(table["surprisal"].mean(skipna=False)),
+                "unigram": float(table["unigram"].mean()),
                 "contexts": float(contexts.sum()),
                 "words": float(len(table)),
             },

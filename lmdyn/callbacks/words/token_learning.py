@@ -1,6 +1,7 @@
 """Order in which a masked language model learns words: reconstruction of visible words, prediction of masked ones."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -62,18 +63,8 @@ _BATCH_TOKENS = {"cpu": 1024, "other": 32768}
 _LOGITS = 4096  # maximum number of positions predicted at once: each has logits over the vocabulary
 
 
-def _share(name: str, meaning: str) -> Quantity:
-    return Quantity(
-        name,
-        meaning,
-        "share",
-        low=0.0,
-        high=1.0,
-        better="higher",
-        tags=("", "<by>/<group>"),
-        panel="accuracy",
-        lines="group",
-    )
+_of_groups = partial(Quantity, tags=("", "<by>/<group>"), panel="accuracy", lines="group")
+_share = partial(_of_groups, unit="share", low=0.0, high=1.0, better="higher")
 
 
 class TokenLearning(Observer):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,8 +31,7 @@ _EXAMPLES = 12  # facts of the table of predictions
 _MOST_STEPS = 7  # its columns
 
 
-def _precision(name: str, meaning: str, tags: tuple[str, ...], **panel: Any) -> Quantity:
-    return Quantity(name, meaning, "share", low=0.0, high=1.0, better="higher", tags=tags, **panel)
+_precision = partial(Quantity, unit="share", low=0.0, high=1.0, better="higher")
 
 
 _OF_KINDS = ("", "<kind>", "<relation>")
@@ -77,18 +77,20 @@ class WorldKnowledge(Observer):
         _precision(
             "p_at_1",
             "Share of facts that the model knows in a relation, or the mean over all relations or a kind of relation.",
-            _OF_KINDS,
+            tags=_OF_KINDS,
             **_MEANS,
         ),
         _precision(
-            "p_at_1_candidates", "Share of facts known if only candidates compete.", _OF_KINDS, **_MEANS
+            "p_at_1_candidates", "Share of facts known if only candidates compete.", tags=_OF_KINDS, **_MEANS
         ),
         _precision(
             "p_at_1_lowest",
             "Lowest p_at_1 of a wording of the questions; p_at_1 itself is the mean over wordings.",
-            ("", "<relation>"),
+            tags=("", "<relation>"),
         ),
-        _precision("p_at_1_highest", "Highest p_at_1 of a wording of the questions.", ("", "<relation>")),
+        _precision(
+            "p_at_1_highest", "Highest p_at_1 of a wording of the questions.", tags=("", "<relation>")
+        ),
         Quantity(
             "majority",
             "Share of correct answers if each answer is the relation's most frequent object.",

@@ -1,5 +1,4 @@
 import random
-from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.resume import save_tokenizer
+from lmdyn.callbacks.training.resume import save_tokenizer, tokenizer_of
 from tests.helpers.loaders import Resumable
 from tests.helpers.modules import quiet_trainer
 
@@ -187,8 +186,7 @@ def test_a_bug_in_the_tokenizers_property_ends_the_run(tmp_path):
         def tokenizer(self):
             return self.typo
 
-    trainer = SimpleNamespace(datamodule=Data())
     with pytest.raises(AttributeError, match="typo"):
-        save_tokenizer(tmp_path / "tokenizer", trainer, L.LightningModule())
-    save_tokenizer(tmp_path / "tokenizer", SimpleNamespace(datamodule=None), L.LightningModule())
+        tokenizer_of(Data(), L.LightningModule())
+    save_tokenizer(tmp_path / "tokenizer", None, None)
     assert not (tmp_path / "tokenizer").exists()

@@ -60,16 +60,12 @@ class PlainTextFigure(Figure):
                 cell.get_text().set_parse_math(False)
         for ax in self.axes:
             for axis in (ax.xaxis, ax.yaxis):
-                _literal_powers(axis)
+                # the formatters of a logarithmic axis write mathematics
+                if isinstance(major := axis.get_major_formatter(), LogFormatterMathtext):
+                    axis.set_major_formatter(UnicodePowers(major))
+                if isinstance(minor := axis.get_minor_formatter(), LogFormatterMathtext):
+                    axis.set_minor_formatter(UnicodePowers(minor))
                 _break_label(ax, axis)
-
-
-def _literal_powers(axis: Axis) -> None:
-    """Replace the formatters of a logarithmic axis, which write mathematics."""
-    if isinstance(major := axis.get_major_formatter(), LogFormatterMathtext):
-        axis.set_major_formatter(UnicodePowers(major))
-    if isinstance(minor := axis.get_minor_formatter(), LogFormatterMathtext):
-        axis.set_minor_formatter(UnicodePowers(minor))
 
 
 def _break_label(axes: Axes, axis: Axis) -> None:

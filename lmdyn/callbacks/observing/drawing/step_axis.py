@@ -36,27 +36,19 @@ def set_step_axis(axes: Axes, steps: Iterable[int]) -> None:
     if len(different) == 1:
         axes.set_xticks(different)
         axes.set_xlim(different[0] - 1, different[0] + 1)
-        _show_points(axes)
+        # lines of one point: large dots, complete on the frame, with other shapes for dashed lines
+        for line in axes.lines:
+            if np.size(line.get_xdata()) == 1:
+                marker = {"--": "s", ":": "^", "-.": "D"}.get(str(line.get_linestyle()), "o")
+                line.set(marker=marker, markersize=max(6.0, line.get_markersize()), clip_on=False)
     elif different:
         early = sum(step < different[-1] / 10 for step in different)
         if early > max(3, len(different) / 3):
             axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        _leave_room(axes, different[0], different[-1])
-
-
-def _leave_room(axes: Axes, first: float, last: float) -> None:
-    """Limit the horizontal axis so that marks at both ends are complete."""
-    scale = axes.xaxis.get_transform()
-    low, high = scale.transform(np.array([first, last], dtype=float))
-    room = 0.02 * (high - low)
-    axes.set_xlim(*scale.inverted().transform(np.array([low - room, high + room])))
-
-
-def _show_points(axes: Axes) -> None:
-    """Make lines of one point visible: large dots, also complete on the frame, with other shapes for dashed lines."""
-    for line in axes.lines:
-        if np.size(line.get_xdata()) == 1:
-            marker = {"--": "s", ":": "^", "-.": "D"}.get(str(line.get_linestyle()), "o")
-            line.set(marker=marker, markersize=max(6.0, line.get_markersize()), clip_on=False)
+        # marks at both ends are complete
+        scale = axes.xaxis.get_transform()
+        low, high = scale.transform(np.array([different[0], different[-1]], dtype=float))
+        room = 0.02 * (high - low)
+        axes.set_xlim(*scale.inverted().transform(np.array([low - room, high + room])))

@@ -22,11 +22,11 @@ _LONGEST = 80  # bytes of a folder's name
 _MOST_LINES = 24  # of a chart
 _SUFFIX = ".lmdyn"
 _Values = dict[str, float]
+_Shown = tuple[_Values, dict[str, _Values]]
+"""Values of the run itself, and of the lines of each chart."""
 
 
-def charted(
-    observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame, charts: set[str]
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def charted(observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame, charts: set[str]) -> _Shown:
     """Return what TensorBoard shows of an observation: values of the run itself, and of the lines of charts.
 
     An observer has at most 12 charts. Values that have no place in them are in ``<observer>_details``.
@@ -42,8 +42,8 @@ def charted(
         >>> charted("curves", (), pd.DataFrame(rows), set())
         ({'curves/loss': 2.0}, {'curves/loss by part of speech': {'nouns': 3.0, 'determiners': 1.0}})
     """
-    own: dict[str, float] = {}
-    lines: dict[str, dict[str, float]] = {}
+    own: _Values = {}
+    lines: dict[str, _Values] = {}
     rest = scalar_tags(f"{observer}_details", scalars)
     for chart in named_charts(scalars, recorded):
         name = f"{observer}/{chart.title.replace('/', '∕')}"
@@ -90,14 +90,12 @@ class Lines:
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
         )
         self._charts: dict[str, set[str]] = {}
-        self._places: dict[str, tuple[pd.DataFrame, tuple[_Values, dict[str, _Values]]]] = {}
+        self._places: dict[str, tuple[pd.DataFrame, _Shown]] = {}
         for line in {path.parent for path in self._folder.glob(f"*/events.out.tfevents.*{_SUFFIX}")}:
             if hidden:
                 self._append(line, _start(hidden[0]))
 
-    def read(
-        self, observer: Any, scalars: pd.DataFrame
-    ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    def read(self, observer: Any, scalars: pd.DataFrame) -> _Shown:
         """Return the values of the run itself, and of the lines of each chart."""
         recorded = declarations(observer)
         charts = self._charts.get(observer.name)
