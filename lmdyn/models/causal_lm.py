@@ -124,9 +124,7 @@ class CausalTransformer(ScheduledModule):
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
 
-    def evaluate(
-        self, batch: Batch, **how: Any
-    ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
+    def evaluate(self, batch: Batch, **how: Any) -> tuple[Tensor, Tensor, Float[Tensor, "batch time"]]:
         """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
         labels, logits = self.labels_of(batch), self.logits_of(batch, **how).float()
         return logits, labels, F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")

@@ -110,7 +110,7 @@ class RecurrentModule(LanguageModule):
         continues = batch.get("continues")
         if continues is None:
             return None
-        if previous is None and bool(continues.any()):  # only at the start of a run or an evaluation
+        if previous is None and continues.any():  # only at the start of a run or an evaluation
             log.warning(
                 "a batch continues a previous batch, but the model has no previous state, so the batch starts from "
                 "zero. Add the RunState callback to both the first run and the resumed run"

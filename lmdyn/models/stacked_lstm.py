@@ -47,7 +47,7 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
         return None
     rows = state[0][0].shape[1]
     if rows != len(continues):
-        if bool(continues.any()):
+        if continues.any():
             raise ValueError(
                 f"expected a batch of {rows} rows, like the previous batch, got {len(continues)}. In a batch of "
                 "another size, set `continues` to False in every row"

@@ -141,6 +141,6 @@ class TextLosses:
     @property
     def early_and_late(self) -> list[float]:
         """Early and late loss; empty without tokens of both."""
-        if not self._by_window.names or bool((self._by_window.count("loss") == 0).any()):
+        if not self._by_window.names or (self._by_window.count("loss") == 0).any():
             return []
         return self._by_window.mean("loss").tolist()

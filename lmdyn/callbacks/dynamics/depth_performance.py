@@ -384,18 +384,16 @@ class DepthPerformance(Observer):
         for t, predicted in zip(times, readouts(features).double().cpu(), strict=True):
             yield {"how": "frozen", "t": t}, {"pearson": readout_correlation(predicted, scores)}
         rank, world_size = rank_and_world_size()
-        mine = {t: self._fine_tuned(encoder, t) for t in self.fine_tuned_times[rank::world_size]}
+        mine = {}
+        for t in self.fine_tuned_times[rank::world_size]:  # a copy with t layers
+            copied: Any = copy.deepcopy(encoder)
+            copied.config.num_hidden_layers = t
+            model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
+            found, _ = predict(model, self._task, self._development)
+            mine[t] = readout_correlation(found, scores)
         tuned = {t: pearson for part in gather(mine) for t, pearson in part.items()}
         for t in self.fine_tuned_times:
             yield {"how": "fine_tuned", "t": t}, {"pearson": tuned[t]}
-
-    def _fine_tuned(self, encoder: Module, t: int) -> float:
-        """Return Pearson's correlation of a fine-tuned copy with t layers."""
-        copied: Any = copy.deepcopy(encoder)
-        copied.config.num_hidden_layers = t
-        model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
-        found, _ = predict(model, self._task, self._development)
-        return readout_correlation(found, _scores(self._development))
 
 
 class _Parts(NamedTuple):

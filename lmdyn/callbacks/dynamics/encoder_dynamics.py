@@ -414,7 +414,15 @@ class EncoderDynamics(Observer):
         yield from runs.example()
         began = perf_counter()
         yield from runs.short_term()
-        self._warn_of_hours(runs, perf_counter() - began)
+        steps = self.long_term.steps if runs.reduced is None else 0
+        shares = steps / self.short_term.steps * runs.long_sentences / runs.short_sentences
+        if (most := (perf_counter() - began) * shares) > _LONG:
+            warn(
+                self.name,
+                f"this observation may take {most / 3600:.1f} hours for {steps:,} steps of {runs.long_sentences} "
+                f"sentences with all tokens. Orbits of unknown kind take up to {self.long_term.follow} times as many "
+                "steps. Lower `long_term: {steps: …, sentences: …}`",
+            )
         unresolved = not runs.resolved and not runs.unreduced
         if unresolved:
             yield runs.transverse(eager)
@@ -432,18 +440,6 @@ class EncoderDynamics(Observer):
                 self.name,
                 f"at step {step}: synchronized tokens would diverge (transverse exponent {runs.apart:.3f}). The map of "
                 "one token does not show this divergence: set `reduced: false`",
-            )
-
-    def _warn_of_hours(self, runs: EncoderRuns, seconds: float) -> None:
-        """Warn about a long duration of the long term, estimated by the short one, without a map of one token."""
-        steps = self.long_term.steps if runs.reduced is None else 0
-        most = seconds * steps / self.short_term.steps * runs.long_sentences / runs.short_sentences
-        if most > _LONG:
-            warn(
-                self.name,
-                f"this observation may take {most / 3600:.1f} hours for {steps:,} steps of {runs.long_sentences} "
-                f"sentences with all tokens. Orbits of unknown kind take up to {self.long_term.follow} times as many "
-                "steps. Lower `long_term: {steps: …, sentences: …}`",
             )
 
     # ---------------------------------------------------------------- output

@@ -219,7 +219,7 @@ class EncoderRuns:
         if self.resolved:
             offset = synchronization_offset(d, self.floor, self.numerics.threshold)
             yield from _offset_rows(self.length, offset, run.diverged, short.steps)
-            if bool((offset >= 0).all()) and of <= self.short_sentences:
+            if (offset >= 0).all() and of <= self.short_sentences:
                 together = int(offset.max())
             for length, x in self.others.items():
                 found = self._synchronize(self.maps[length], x[:mine])
@@ -370,7 +370,7 @@ class EncoderRuns:
         numbers = {
             "orbit_lyapunov_exponent": exponent.nanmean(),
             "full_lyapunov_exponent": full.nanmean(),
-            "chaotic_lyapunov_exponent": None if bool(chaotic.isnan().all()) else chaotic.nanmean(),
+            "chaotic_lyapunov_exponent": None if chaotic.isnan().all() else chaotic.nanmean(),
             "transient_share": transient.double().mean(),
             "undetermined_transient_share": every["transient_undetermined"].nanmean(),
             "ended_share": (transient & ~unseen).double().mean(),
@@ -394,7 +394,7 @@ class EncoderRuns:
         yield {}, {"full_map_exponent": means[0], "reduced_map_exponent": means[1]}
         # if none has synchronized by then, along equal tokens that settle by themselves
         synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
-        yield self.transverse(eager, synchronized if bool(on_both[1].isfinite().any()) else None)
+        yield self.transverse(eager, synchronized if on_both[1].isfinite().any() else None)
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """Return λ⊥ along the trajectories of equal tokens, by default from the mean tokens of some sentences."""
@@ -459,13 +459,13 @@ class EncoderRuns:
 
 
 def _nan_if(diverged: Tensor) -> float:
-    return math.nan if bool(diverged.any()) else 0.0
+    return math.nan if diverged.any() else 0.0
 
 
 def zero_one_rows(observed: Tensor, kinds: Sequence[str], tau: int) -> Iterator[Row]:
     """Yield K of the 0–1 test against T, for trajectories followed to the end, at lags that decorrelate them."""
     for i, (series, kind) in enumerate(zip(observed.T, kinds, strict=True)):
-        every = decorrelation_lag(series) if bool(series.isfinite().all()) else len(series)
+        every = decorrelation_lag(series) if series.isfinite().all() else len(series)
         if len(series) < _LEAST * every:
             continue
         found = zero_one_test(series[:, None], every=every)

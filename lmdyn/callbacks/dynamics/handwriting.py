@@ -257,7 +257,7 @@ class Handwriting(Observer):
             train, development = (self._sums(f, part, times, device, step) for part in _PARTS)
             numbers = torch.stack([train.counts[:, 0], development.counts[:, 0]])
             found = None
-            if bool((numbers > 0).all()):
+            if (numbers > 0).all():
                 targets = [self._targets(k).to(device) for k in range(1, longest + 1)]
                 shortest = min(self.shortest, longest)
                 found = window_regressions(

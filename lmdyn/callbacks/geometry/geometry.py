@@ -234,7 +234,7 @@ class Geometry(StreamingObserver):
         keys = token_hash(seen, self.seed)
         sites = self.at("sites", seen.activations)
         vectors = {name: token_vectors(name, x, mask) for name, x in sites.items()}
-        everything = slice(None) if bool(mask.all()) else mask.flatten()
+        everything = slice(None) if mask.all() else mask.flatten()
         rows = {name: x.flatten(0, 1)[everything] for name, x in vectors.items()}
         sets = {"all": (keys.flatten()[everything], rows)}
         if "continues" not in seen.batch:

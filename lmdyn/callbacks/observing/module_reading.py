@@ -357,7 +357,7 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
             "logits (batch, time, classes), one vector per label. Pass `forward:`, a function (module, batch) -> logits"
         )
     of_one = (logits.float().sum(-1) - 1).abs() < 1e-3
-    if bool((logits >= 0).all() & of_one.all()):
+    if (logits >= 0).all() and of_one.all():
         raise ValueError(
             f"{type(module).__name__} returns probabilities, but lmdyn expects logits. Pass `forward:`, a function "
             "(module, batch) -> log-probabilities or logits"
@@ -430,7 +430,7 @@ def _first_batches(module: Module, probe: ProbeSet) -> list[dict[str, Any]]:
         labels = batch.get("labels")
         if number >= 16 * _FIRST or len(batches) == _FIRST:
             break
-        if not isinstance(labels, Tensor) or bool((labels >= 0).any()) or not number:
+        if not isinstance(labels, Tensor) or (labels >= 0).any() or not number:
             batches.append(to_device(batch, device))
     if not batches or not len(text_of(batches[0])):
         raise ValueError("the probe set is empty: use other data, or pass a `probe`")

@@ -70,7 +70,7 @@ class TowerReader:
             training,
             lambda: (encoded for encoded, _ in self._encoded(module, train, held_out)),
         )
-        if not bool(losses.isfinite().all()):
+        if not losses.isfinite().all():
             return None
         sums = TowerPredictions(self.vocab_size, len(self.sites))
         for (encodings, labels), halves in self._encoded(module, test, _numbered(test)):

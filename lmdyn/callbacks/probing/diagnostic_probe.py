@@ -218,8 +218,8 @@ class DiagnosticProbe(Observer):
 
     def _rows(self, train: "_Tokens", test: "_Tokens", step: int) -> Iterator[Row]:
         """Yield the values of sites; NaN for those whose activations are not finite."""
-        finite = [s for s, x in train.activations.items() if bool(x.isfinite().all())]
-        finite = [s for s in finite if bool(test.activations[s].isfinite().all())]
+        finite = [s for s, x in train.activations.items() if x.isfinite().all()]
+        finite = [s for s in finite if test.activations[s].isfinite().all()]
         if finite:
             result, values = self._values(train, test, finite, step)
             for j, name in enumerate(result.tasks):

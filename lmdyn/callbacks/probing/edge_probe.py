@@ -185,7 +185,7 @@ class EdgeProbe(Observer):
         majority: list[float] = []
         for names in groups:
             data = [self._features(module, part, names) for part in self._parts.values()]
-            finite = [n for n in names if all(bool(d.activations[n].isfinite().all()) for d in data)]
+            finite = [n for n in names if all(d.activations[n].isfinite().all() for d in data)]
             if finite:
                 train, validation, test = (
                     replace(d, activations={n: d.activations[n] for n in finite}) for d in data

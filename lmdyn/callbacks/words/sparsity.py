@@ -198,25 +198,22 @@ class Sparsity(StreamingObserver):
         counts = self.run.token_counts
         tagged = counts is not None and not {*OPEN_CLASSES, *CLOSED_CLASSES}.isdisjoint(counts)
         if self.found("pos_classes", lambda: tagged):
-            self.samples |= self._class_samples(special)
+            check_counts(self, size)
+            least, tolerance = self.class_min_count, self.matched_tolerance
+            find = partial(class_samples, self.token_counts, special, min_count=least, tolerance=tolerance)
+            try:
+                self.upos, samples = find(matched_size=self.matched_size)
+            except ValueError as error:
+                if self.pos_classes is not None:  # requested
+                    raise ValueError(f"{self.name}: {error}, or set `pos_classes: false`") from None
+                report(self.name, f"lmdyn leaves out the samples matched in frequency: {error}")
+                self.upos, samples = find(matched_size=None)
+            self.samples |= samples
         elif self.pos_classes is None:
             report(
                 self.name, "the training data has no layer `upos`: lmdyn leaves out ρ within parts of speech"
             )
         self.samples |= frequency_samples(self.counts, self.samples)
-
-    def _class_samples(self, special: Bool[Tensor, "vocabulary"]) -> dict[str, Bool[Tensor, "vocabulary"]]:
-        check_counts(self, len(special))
-        least, tolerance = self.class_min_count, self.matched_tolerance
-        find = partial(class_samples, self.token_counts, special, min_count=least, tolerance=tolerance)
-        try:
-            self.upos, samples = find(matched_size=self.matched_size)
-        except ValueError as error:
-            if self.pos_classes is not None:  # requested
-                raise ValueError(f"{self.name}: {error}, or set `pos_classes: false`") from None
-            report(self.name, f"lmdyn leaves out the samples matched in frequency: {error}")
-            self.upos, samples = find(matched_size=None)
-        return samples
 
     def check_module(self, module: nn.Module) -> None:
         """Find the sites; raise an error for an encoder-decoder, whose sites read another text than it predicts."""

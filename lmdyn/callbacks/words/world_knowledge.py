@@ -156,7 +156,7 @@ class WorldKnowledge(Observer):
         for batch in self.probe_set.batches(*rank_and_world_size()):
             batch = to_device(batch, device)
             masked = batch["labels"] >= 0
-            if not bool((masked.sum(1) == 1).all()):
+            if not (masked.sum(1) == 1).all():
                 raise ValueError(f"{self.name}: expected one label other than -100 per row: use a FactCorpus")
             objects = batch["labels"][masked]
             logits = logits_at(module, batch, masked, self.forward).float()
