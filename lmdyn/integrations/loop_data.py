@@ -58,11 +58,11 @@ def data_of(probe: Any, train: Any = None) -> Any:
 def _batches(data: Any, name: str) -> Any:
     """Return a loader: for a Dataset, batches of its rows in their order."""
     pair = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
-    one = pair or isinstance(data, (Mapping, Tensor, str))  # a single batch, or its text
+    one = pair or isinstance(data, Mapping | Tensor | str)  # a single batch, or its text
     if one or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         given = "a tuple of tensors" if pair else type_words(type(data).__name__)
         raise ValueError(f"`{name}` is {given}: expected batches, such as [batch] or a DataLoader")
-    rows = hasattr(data, "__getitem__") and not isinstance(data, (list, tuple))
+    rows = hasattr(data, "__getitem__") and not isinstance(data, list | tuple)
     if not rows or isinstance(data, DataLoader):
         return data
     return DataLoader(data, batch_size=_ROWS, collate_fn=_stacked)
@@ -140,11 +140,11 @@ def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
 
 
 def _is_whole(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and bool(number >= 0) and float(number).is_integer()
+    return isinstance(number, int | float | np.number) and bool(number >= 0) and float(number).is_integer()
 
 
 def _are_texts(train: Any) -> bool:
-    return isinstance(train, (list, tuple)) and bool(train) and all(isinstance(text, str) for text in train)
+    return isinstance(train, list | tuple) and bool(train) and all(isinstance(text, str) for text in train)
 
 
 def _token_ids(train: Any, tokenizer: Any) -> Iterable[Any]:

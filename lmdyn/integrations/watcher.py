@@ -215,7 +215,7 @@ def _observers(given: Any) -> list[Observer]:
     Raises:
         ValueError: for a class, or for anything else.
     """
-    found: list[Any] = [given] if isinstance(given, (Observer, type, str)) else list(given)
+    found: list[Any] = [given] if isinstance(given, Observer | type | str) else list(given)
     for one in found:
         if not isinstance(one, Observer):
             raise ValueError(f"observers contain {one!r}: expected observers, such as LearningCurves()")

@@ -191,7 +191,7 @@ def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) 
 
 def _labelled(axes: Axes) -> Iterator[Any]:
     """Yield labelled artists, including labels with a leading underscore, which matplotlib's own search omits."""
-    drawn = (a for a in axes.get_children() if isinstance(a, (Line2D, Patch, Collection)))
+    drawn = (a for a in axes.get_children() if isinstance(a, Line2D | Patch | Collection))
     for artist in (*drawn, *axes.containers):
         if not re.fullmatch(r"|_nolegend_|_(child|container)\d+", str(artist.get_label() or "")):
             yield artist

@@ -444,7 +444,7 @@ def _missing(data: object, protocol: type) -> tuple[str, ...]:
 
 
 def _has(data: object, name: str) -> bool:
-    if isinstance(data, (L.LightningDataModule, L.LightningModule)) and name.endswith("_dataloader"):
+    if isinstance(data, L.LightningDataModule | L.LightningModule) and name.endswith("_dataloader"):
         return is_overridden(name, data)  # the base classes have the hooks, and raise in them
     return has_attribute(data, name)
 

@@ -178,6 +178,6 @@ def _findings(what: What, error: Exception, name: str) -> list[Finding]:
         texts = [str(unmet).removeprefix(f"{unmet.whose} ") for unmet in error.unmet]
         return [Finding(what, text, error) for text in texts]
     text = " ".join(str(error).split()).removeprefix(f"{name}: ") or type(error).__name__
-    if not isinstance(error, (ValueError, TypeError, RuntimeError, OSError)):
+    if not isinstance(error, ValueError | TypeError | RuntimeError | OSError):
         text = f"{type(error).__name__}: {text}"
     return [Finding(what, text, error)]

@@ -135,8 +135,8 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     Raises:
         ValueError: if the data has no such split, or several loaders for it.
     """
-    if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
-        several = isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data)
+    if not isinstance(data, L.LightningDataModule | L.LightningModule):
+        several = isinstance(data, list | tuple) and data and all(isinstance(d, DataLoader) for d in data)
         return _only(data, whose, "") if several else data
     splits = data.splits if offers(data, HasSplits) else PARTS
     there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
@@ -147,7 +147,7 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
         )
     (hook,) = members(PARTS[split])
     loader = getattr(data, hook)()
-    several = isinstance(loader, (list, tuple))
+    several = isinstance(loader, list | tuple)
     return _only(loader, whose, f" from {type(data).__name__}.{hook}()") if several else loader
 
 

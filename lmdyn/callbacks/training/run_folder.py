@@ -65,7 +65,7 @@ def claim_folder(trainer: L.Trainer, checkpoint: Any = None, *, restarts: bool =
     if trainer.fast_dev_run:  # type: ignore[attr-defined] # Lightning sets it undeclared
         folder = Path(tempfile.mkdtemp(prefix="lmdyn-fast-dev-run-"))
         weakref.finalize(trainer, shutil.rmtree, folder, ignore_errors=True)
-    elif isinstance(logger, (TensorBoardLogger, CSVLogger)):
+    elif isinstance(logger, TensorBoardLogger | CSVLogger):
         folder = Path(logger.log_dir)
     elif path is not None:
         folder = _folder_of(path)
@@ -84,7 +84,7 @@ def claim_folder(trainer: L.Trainer, checkpoint: Any = None, *, restarts: bool =
 
 def has_own_folder(trainer: L.Trainer) -> bool:
     """Return whether the logger determines the folder, also of a resumed run."""
-    return isinstance(trainer.logger, (TensorBoardLogger, CSVLogger))
+    return isinstance(trainer.logger, TensorBoardLogger | CSVLogger)
 
 
 def recorded_folder(trainer: L.Trainer) -> dict[str, str]:

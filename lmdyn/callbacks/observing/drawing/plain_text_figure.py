@@ -51,7 +51,7 @@ class PlainTextFigure(Figure):
         """Make all texts literal, and break long labels."""
         if self._prepared:
             return
-        found: list[Any] = self.findobj(lambda artist: isinstance(artist, (Text, Table)))
+        found: list[Any] = self.findobj(lambda artist: isinstance(artist, Text | Table))
         for one in found:
             if isinstance(one, Text):
                 one.set_parse_math(False)

@@ -65,7 +65,7 @@ def lines_of(logger: Any) -> "Lines | None":
     """Return the lines of a TensorBoard logger or SummaryWriter; None for other loggers."""
     experiment = getattr(logger, "experiment", None)
     folder = getattr(experiment, "log_dir", None)
-    if not isinstance(folder, (str, Path)) or not hasattr(experiment, "add_scalar"):
+    if not isinstance(folder, str | Path) or not hasattr(experiment, "add_scalar"):
         return None
     hidden = hidden_from(logger)
     if logger not in _LINES or _LINES[logger].hidden is not hidden:
