@@ -13,9 +13,9 @@ _WHY = {
         dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.pairwise_shapley.reading_of
         inspection.activations.* inspection.attention_weights.* inspection.attributes.* inspection.batches.*
         inspection.blocks.* inspection.forward.{Renamed,StopForward,call_module,called_module,device_of,dotted}
-        inspection.forward.{function_of,limit_imports,logits_of} inspection.forward_trace.* inspection.predictions.*
-        inspection.sites.* inspection.transformer.* dynamics.maps.copies.* dynamics.maps.core.*
-        dynamics.maps.passage.* dynamics.maps.steps.* dynamics.maps.texts.*
+        inspection.forward.{limit_imports,logits_of,stand_in,uncompiled} inspection.forward_trace.*
+        inspection.predictions.* inspection.sites.* inspection.transformer.* dynamics.maps.copies.*
+        dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.* dynamics.maps.texts.*
         probing.state_decoder.{StateDecoder,States} words.frequency_cells.* words.word_masks.*
         interdependence.lstm_layers.{LSTMLayer,lstm_layers}""",
     "measured on a whole model, with tests of their own: inspection, parameters, words, probing in tests/analysis": """
@@ -48,14 +48,14 @@ _WHY = {
         words.concentration.{mean_entropies,sample_correlations,word_classes}
         interdependence.pair_statistics.pair_statistics
         interdependence.lstm_layers.{initial_state,run_layers,real_steps}
-        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled}
-        orbits.lyapunov.unit_perturbation orbits.trajectories.{exact_products,of_states,part_of,per_row,power_at,repeat}
+        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled,unit_perturbation}
+        orbits.trajectories.{exact_products,finite_rows,of_states,part_of,per_row,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.{BoundedMean,Bounds} inspection.weights_audit.{WeightsAudit,audit_weights}""",
     "checks, which raise or do nothing, and errors": """
-        checked_fields.* dynamics.synchronization.check_floor inspection.forward.check_labels
-        interdependence.lstm_layers.{check_decoder,check_inputs}
+        checked_fields.* dynamics.synchronization.check_floor statistics.correlation.check_lengths
+        inspection.forward.check_labels interdependence.lstm_layers.{check_decoder,check_inputs}
         orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
         orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",
     "what a measure answers": """

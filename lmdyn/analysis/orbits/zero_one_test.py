@@ -82,6 +82,8 @@ def zero_one_test(
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
 
+    if values.shape[1] == 0:
+        return ZeroOne(torch.tensor(lengths), values.new_empty(len(lengths), 0))
     k = torch.stack([torch.stack([_growth_correlation(values[:m], one) for one in c]) for m in lengths])
     return ZeroOne(torch.tensor(lengths), k.nanmedian(1).values)
 

@@ -48,6 +48,9 @@ class RankCorrelations:
         blocks: the blocks that have observations, in order.
         sizes: number of observations of each block.
 
+    Raises:
+        ValueError: if the lengths of arrays differ.
+
     Reference: Busing, Meijer & van der Leeden 1999 (:func:`~lmdyn.analysis.jackknife`); Conover & Iman 1981.
 
     Example:
@@ -64,6 +67,9 @@ class RankCorrelations:
         strata: npt.NDArray[Any] | None = None,
     ) -> None:
 
+        lengths = {len(column) for column in (*columns, blocks, *(() if strata is None else (strata,)))}
+        if len(lengths) > 1:
+            raise ValueError(f"columns, blocks and strata differ in length: {min(lengths)} to {max(lengths)}")
         self.blocks, self.sizes = np.unique(blocks, return_counts=True)
         stratum = np.zeros(len(blocks), int) if strata is None else np.unique(strata, return_inverse=True)[1]
         codes = [np.unique(column, return_inverse=True)[1] + len(blocks) * stratum for column in columns]
