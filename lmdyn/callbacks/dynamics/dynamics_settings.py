@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 
@@ -124,8 +124,7 @@ class DynamicsNumerics:
     @property
     def torch_dtype(self) -> torch.dtype:
         """``dtype`` as a torch dtype."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+        return cast(torch.dtype, getattr(torch, self.dtype))
 
 
 def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -> dict[str, Any]:

@@ -320,7 +320,7 @@ class EncoderDynamics(Observer):
                 f"among {len(rows)} rows without padding of the probe set: pass a `probe` with longer rows "
                 "(sequence_length), or lower `sentences` or `lengths`"
             )
-        cut = [self._cut(text, longest, 0, 1) for text in texts if text["input_ids"].shape[1] >= longest]
+        cut = [self._cut(text, longest) for text in texts if text["input_ids"].shape[1] >= longest]
         self._rows = {name: torch.cat([text[name] for text in cut])[: self._number] for name in cut[0]}
 
     def _unpadded(self) -> Iterator[dict[str, Tensor]]:
@@ -334,14 +334,13 @@ class EncoderDynamics(Observer):
             yield {"input_ids": ids[full], **types}
 
     @staticmethod
-    def _cut(rows: Mapping[str, Tensor], length: int, rank: int, world_size: int) -> dict[str, Tensor]:
-        """Return a rank's sentences with fewer tokens; the last one is kept."""
-        mine = {name: row[rank::world_size] for name, row in rows.items()}
-        return {name: torch.cat([row[:, : length - 1], row[:, -1:]], 1) for name, row in mine.items()}
+    def _cut(rows: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Return sentences with fewer tokens; the last one is kept."""
+        return {name: torch.cat([row[:, : length - 1], row[:, -1:]], 1) for name, row in rows.items()}
 
     def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the first sentence."""
-        return self._cut({name: row[:1] for name, row in rows.items()}, self._length, 0, 1)
+        return self._cut({name: row[:1] for name, row in rows.items()}, self._length)
 
     # ---------------------------------------------------------------- the module
 
@@ -393,11 +392,12 @@ class EncoderDynamics(Observer):
         one = self._first(rows)
         f = self._map_of(module, one)
         rank, world_size = rank_and_world_size()
-        texts = {n: self._cut(rows, n, rank, world_size) for n in self._lengths}
+        mine = {name: row[rank::world_size] for name, row in rows.items()}
+        texts = {n: self._cut(mine, n) for n in self._lengths}
         runs = EncoderRuns(
             f,
             texts,
-            self._cut(rows, self._length, 0, 1),
+            self._cut(rows, self._length),
             self._length,
             self._number,
             self.examples,

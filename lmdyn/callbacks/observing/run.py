@@ -64,6 +64,14 @@ class Run:
             checkpoint_folder=next((c.directory(trainer) for c in savers), None),
         )
 
+    def required_tokenizer(self, whose: str) -> Any:
+        """Return the tokenizer; raise a ValueError for a run without one."""
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{whose} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
+            )
+        return self.tokenizer
+
     @property
     def live(self) -> bool:
         """Whether the run is in training (and not replayed)."""
@@ -112,11 +120,7 @@ def open_data(data: L.LightningDataModule, run: Run, whose: str, stage: str = "f
         ValueError: if the data takes a tokenizer, but the run has none.
     """
     if offers(data, HasTokenizer):
-        if run.tokenizer is None:
-            raise ValueError(
-                f"{whose} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
-            )
-        data.tokenizer = run.tokenizer
+        data.tokenizer = run.required_tokenizer(whose)
     if rank_and_world_size()[0] == 0:
         data.prepare_data()
     gather(None)  # wait for the files

@@ -215,10 +215,7 @@ class TowerPreference(Observer):
 
     def prepare(self) -> None:
         """Determine the training split and the words to observe."""
-        if self.run.tokenizer is None:
-            raise ValueError(
-                f"{self.name} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
-            )
+        tokenizer = self.run.required_tokenizer(self.name)
         self._training_part = TrainingPart(self, self.batch_rows)
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)
         if self.probe is not None and own is not None and own != objective:
@@ -232,9 +229,9 @@ class TowerPreference(Observer):
         size = len(self._counts)
         ranks = frequency_ranks(self._counts, special_tokens(self, size))
         self._eligible = (ranks > 0) & (ranks <= self.top) & (self._counts > 0)
-        self._words = np.array(token_names(self.run.tokenizer, size), dtype=object)
+        self._words = np.array(token_names(tokenizer, size), dtype=object)
         self._tags = self._most_frequent_tags(size)
-        mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
+        mask_id = tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.towers, self.forward, mask_id, size, self.seed)
         self._found |= {"train_set": self._training_part.fingerprint, "references": {}}
 

@@ -54,9 +54,9 @@ class ScoredTexts(Observer):
         data = self.data
         if isinstance(self.probe, L.LightningDataModule):
             open_data(self.probe, self.run, self.name)
-        if data is None or self.run.tokenizer is None:
-            tokenizer = "the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
-            raise ValueError(f"{self.name} requires {what if data is None else tokenizer}")
+        if data is None:
+            raise ValueError(f"{self.name} requires {what}")
+        self.run.required_tokenizer(self.name)
         require(self.needs, self.name, datamodule=data)
         return data
 

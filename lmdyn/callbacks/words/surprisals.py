@@ -128,13 +128,10 @@ class Surprisals(StreamingObserver):
 
     def prepare(self) -> None:
         """Read the list, and what the pieces of the tokenizer do."""
-        if self.run.tokenizer is None:
-            raise ValueError(
-                f"{self.name} requires the run's tokenizer: give the datamodule, module or lmdyn.watch a `tokenizer`"
-            )
+        tokenizer = self.run.required_tokenizer(self.name)
         self.listed = self._read_list()
         self.found("frequency", lambda: UNDECIDED)
-        self.table = PieceTable.of(self.run.tokenizer)
+        self.table = PieceTable.of(tokenizer)
         self.chosen: list[str] | None = None
 
     def _read_list(self) -> list[str] | None:

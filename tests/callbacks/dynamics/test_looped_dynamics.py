@@ -60,7 +60,7 @@ def test_each_sentence_is_iterated_with_its_own_text(tmp_path, caplog):
     assert "step depends on the text" in caplog.text
     f = EncoderMap(model, texts(), dtype=torch.float64)
     for i in (0, 3):  # alone, and not two at a time
-        batch = one({name: t[i : i + 1] for name, t in texts().items()}, 6, 0, 1)
+        batch = one({name: t[i : i + 1] for name, t in texts().items()}, 6)
         run = long_run(f.of(batch), f.start(batch), 10, 50, rows=[i])
         found = values(table, "sentence_local_exponent", sentence=i)
         np.testing.assert_allclose(found, run.exponents[:, 0][: len(found)], atol=1e-8)
