@@ -426,7 +426,9 @@ class EncoderDynamics(Observer):
         unresolved = not runs.resolved and not runs.unreduced
         if unresolved:
             yield runs.transverse(eager)
-            yield from runs.never_together() if runs.apart > 0 else ()
+            # no offsets up to the horizon if synchronization is unstable
+            for n in (runs.length, *runs.others) if runs.apart > 0 else ():
+                yield {"length": n}, {"restricted_offset": float(self.short_term.steps)}
             warn(
                 self.name,
                 f"at step {step}: equal token vectors diverge to a deviation of {runs.floor:.1e}, above the threshold "

@@ -227,11 +227,6 @@ class EncoderRuns:
                 yield from _offset_rows(length, _gathered(found.offset), lost, short.steps)
         yield from _dimension_rows(self._dimensions(self.x[: self._mine(of)], together), of)
 
-    def never_together(self) -> Iterator[Row]:
-        """Yield the offsets if synchronization is unstable: there are none up to the horizon."""
-        for n in (self.length, *self.others):
-            yield {"length": n}, {"restricted_offset": float(self.short.steps)}
-
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
         """Return N_eff at each requested t; from ``together`` on, all tokens are equal, and one suffices."""
         found, t = {}, 0

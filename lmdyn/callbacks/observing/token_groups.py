@@ -56,14 +56,13 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
     """
     if source is None:
         source = observer.found("frequency", lambda: _known_source(observer))
+    tokenizer = observer.run.tokenizer
     if source == "train":
         counts = torch.from_numpy(observer.token_counts["count"].to_numpy(dtype="int64").copy())
-        tokenizer = observer.run.tokenizer
         ids = (_ids_of(batch) for batch in observer.probe_set.batches())
         check_counts(observer, max(ids, default=0) if tokenizer is None else len(tokenizer))
         return counts
-    size = len(observer.run.tokenizer) if observer.run.tokenizer is not None else 1
-    counts = torch.zeros(size, dtype=torch.int64)
+    counts = torch.zeros(1 if tokenizer is None else len(tokenizer), dtype=torch.int64)
     for batch in observer.probe_set.batches():
         targets = batch.get("labels", batch.get("input_ids"))
         if not isinstance(targets, Tensor):

@@ -89,8 +89,8 @@ class ScheduledCheckpoint(Checkpoint):
                 self._save(trainer)
             return
         due = is_due(trainer, self.schedule) or (self.schedule.epochs and at_epoch_start(trainer))
-        # random states are restored at the first batch, so a full checkpoint would be wrong here
-        if due and self.weights_only and not self._exists(trainer, step):
+        # random states are restored at the first batch, so a full checkpoint would be wrong here; ranks must agree
+        if due and self.weights_only and not trainer.strategy.broadcast(self._path(trainer, step).exists()):
             self._save(trainer)
         self._saved = step
 
@@ -126,16 +126,14 @@ class ScheduledCheckpoint(Checkpoint):
         if trainer.global_step == 0 and self._saved is None and (0 in self.schedule or self.schedule.last):
             self._save(trainer)
 
-    def _exists(self, trainer: L.Trainer, step: int) -> bool:
-        path = self.directory(trainer) / f"step={step:09d}.ckpt"
-        # ranks must agree, but only the first has to see the folder
-        return bool(trainer.strategy.broadcast(path.exists()))
+    def _path(self, trainer: L.Trainer, step: int) -> Path:
+        return self.directory(trainer) / f"step={step:09d}.ckpt"
 
     def _save(self, trainer: L.Trainer) -> None:
         """Write for all ranks; every rank must call it."""
         step = self._saved = updates(trainer)
         self._due = False
-        path = self.directory(trainer) / f"step={step:09d}.ckpt"
+        path = self._path(trainer, step)
         # Lightning writes to the system's temporary folder and moves the file: a copy if that is another file system
         partial = path.with_name(f".{path.name}.tmp")
         checkpoint = checkpoint_contents(trainer, weights_only=self.weights_only)
