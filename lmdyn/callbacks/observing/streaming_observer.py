@@ -1,7 +1,7 @@
 """Observers that require one pass over their probe set, shared by observers of equal probe sets."""
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -91,9 +91,14 @@ class StreamingObserver(Observer, ABC):
         """Yield values of quantities at places, from the sums over all ranks: NaN if not finite, None if undefined."""
         raise NotImplementedError
 
+    @abstractmethod
     def accumulator(self, module: Module, step: int) -> Accumulator:
-        """Return a new accumulator for one observation: by default of :meth:`sums`, with :meth:`rows`."""
-        return _PassSums(self, step)
+        """Return a new accumulator for one observation; it is made of :meth:`sums` where :meth:`rows` are declared."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "rows" in vars(cls):  # needs no accumulator of its own
+            cls.accumulator = lambda self, module, step: _PassSums(self, step)  # type: ignore[method-assign]
 
     def at(self, argument: str, captured: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the captured tensors of a watched argument; ``name@i`` is the i-th run of a module."""
