@@ -176,15 +176,11 @@ def analyze(
         write_identity(out, module, tokenizer=tokenizer, data=about, text=text, keep=True, trained_here=False)
     known = lambda step: weights.digest(step, stamps[step]) is not None  # noqa: E731
     with logging_to(own_loggers):
-        fetched = _bounded(subject, keep, shard)
         work = Work(asked, known, shard=shard, strict=strict, source_may_fail=hub is not None)
         try:
-            bounded = (fetched.done,) if isinstance(fetched, Downloads) else ()
-            with ReadAhead(fetched, fits, known, *bounded) as reading:
+            with ReadAhead(_bounded(subject, keep, shard), fits, known) as reading:
                 Replay(work, reading, module, own_loggers, backlog, weights, stamps, amounts, first).run()
         finally:
-            if isinstance(fetched, Downloads):
-                fetched.close()
             for observer in observers:  # of killed workers
                 remove_unfinished(observer.store.folder)
         backlog.publish(own_loggers)
@@ -218,7 +214,7 @@ def _status(out: Path, observers: Sequence[Observer], asked: Mapping[int, Sequen
     return "".join(f"{line}\n" for line in lines + missing_lines)
 
 
-def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapping[int, Path]:
+def _bounded(subject: Subject, keep: int | None, shard: tuple[int, int]) -> Mapping[int, Path] | Downloads:
     """Return the checkpoints, with a limit on the number of downloads in the cache."""
     if keep is None or not isinstance(subject.paths, HubCheckpoints):
         return subject.paths
@@ -275,9 +271,7 @@ def _observing(observe: Sequence[str]) -> Config:
     return {"trainer": {"callbacks": [{"class_path": f"lmdyn.callbacks.{names[name]}"} for name in observe]}}
 
 
-def _loggers(
-    config: Mapping[str, Any], configs: Sequence[Path], named: Sequence[str], to: Destination
-) -> list[Config]:
+def _loggers(config: Config, configs: Sequence[Path], named: Sequence[str], to: Destination) -> list[Config]:
     """Return the settings of the replay's loggers, from the run's configuration and those applied on top."""
     contents = [content for content in map(read_yaml, configs) if isinstance(content, Mapping)]
     trainers = [content.get("trainer") for content in contents]

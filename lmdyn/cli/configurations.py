@@ -48,7 +48,7 @@ def run_configuration(run: Path) -> Config:
     )
 
 
-def complete_model(config: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> None:
+def complete_model(config: Config, checkpoint: Config) -> None:
     """Set null arguments of a run's model to the values found in training, such as the vocabulary size.
 
     Only numbers are taken from the checkpoint: a text could name a class, which jsonargparse would import.

@@ -257,7 +257,7 @@ def _change(
             saved[key] = value
 
 
-def _built(config: Settings, words: Sequence[str], checkpoint: Settings) -> LmdynCLI:
+def _built(config: Settings, words: Sequence[str], checkpoint: Config) -> LmdynCLI:
     """Build model and data of a configuration on the CPU; sizes determined in training come from the checkpoint."""
     kept = copy.deepcopy(dict(config))
     complete_model(kept, checkpoint)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from lmdyn.callbacks.observing.drawing.sentences import Finding, finding
 from lmdyn.callbacks.observing.figures import MOST_STEPS
+from lmdyn.cli.pages import overview
 from lmdyn.cli.pages.chart_data import MOST_VALUES
 from lmdyn.cli.pages.drawn_observations import DrawnObservations, drawn_observations
 from lmdyn.cli.pages.html_parts import Place, csv_table, html_table, many_objects, page, part
@@ -29,11 +29,9 @@ from lmdyn.cli.pages.observer_section import (
     figure_rows,
     known_observer,
 )
-from lmdyn.cli.pages.overview import conditions, facts_table, final_table, known_facts, run_names, trained
 from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
-from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.provenance import Settings, read_record
 from lmdyn.runs.yaml_files import read_yaml
 
@@ -100,7 +98,7 @@ def write_report(
     most = None if every_step else MOST_STEPS
     drawn = {run: _observed(run, most) for run in observed}  # before anything is written
     make_writable(out, "choose another folder with --out")
-    names, several = run_names(runs), len(observed) > 1
+    names, several = overview.run_names(runs), len(observed) > 1
     find = cache(partial(recorded_observer, untrusted=untrusted))
     shared: dict[str, dict[Path, DrawnObservations]] = {}
     for run, every in drawn.items():
@@ -117,9 +115,9 @@ def write_report(
             made[run][name] = ObserverSection(one, base, name in together, find, most_values).make()
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     title = ", ".join(names[run] for run in runs[:3]) + more
-    mixed, condition = _mixed(shared), conditions({names[run]: run for run in observed})
-    final = final_table({names[run]: of_run for run, of_run in made.items()}, condition, mixed)
-    facts = {names[run]: known_facts(run, list(made.get(run, {}).values())) for run in runs}
+    mixed, condition = _mixed(shared), overview.conditions({names[run]: run for run in observed})
+    final = overview.final_table({names[run]: of_run for run, of_run in made.items()}, condition, mixed)
+    facts = {names[run]: overview.known_facts(run, list(made.get(run, {}).values())) for run in runs}
     cards: dict[Place, str] = {}
     if with_loss := {name for of_run in made.values() for name, one in of_run.items() if one.loss}:
         sections = {names[run]: one for run, of_run in made.items() for one in of_run.values() if one.loss}
@@ -155,7 +153,9 @@ def write_report(
     pages = (CLAIMS_PAGE, PHASES_PAGE)
     beside = [Place(Path(p).stem, Path(p).stem) for p in pages if (out / p).is_file()]
     contents = [Place("top", "overview"), *beside, *cards, *below]
-    top = part("top", title, trained(facts), "".join(cards.values()), facts_table(facts), final)
+    top = part(
+        "top", title, overview.trained(facts), "".join(cards.values()), overview.facts_table(facts), final
+    )
     parts = [top, *(linked(out, p) for p in pages), *below.values()]
     path = out / REPORT_PAGE
     # names may hold halves of characters
@@ -291,10 +291,7 @@ def _different_settings(settings: Sequence[Settings], but: Sequence[str] = ()) -
 
 def _configurations(names: Mapping[Path, str], out: Path) -> str:
     """Return the differences between the conditions of the runs: model, data and trainer; empty if none is known."""
-    known: dict[str, Settings] = {name: {} for name in names.values()}
-    for run, name in names.items():
-        with suppress(ValueError, FileNotFoundError):  # damaged; a run that was only tested
-            known[name] = RunFolder(run).condition
+    known = {name: overview.known_run(run)[0] for run, name in names.items()}
     if not any(known.values()):
         return ""
     table = pd.DataFrame(list(known.values()), dtype=object)

@@ -124,10 +124,8 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
             if isinstance(what, TensorStorageMetadata) and name.startswith(parts)
         }
         plain = {name for name, what in index.items() if isinstance(what, BytesStorageMetadata)}
-        if _validate_global_plan([SavePlan([])] * 2, whole) not in (
-            True,
-            [],
-        ):  # True in older versions of torch
+        fits = _validate_global_plan([SavePlan([])] * 2, whole)
+        if fits not in (True, []):  # True in older versions of torch
             raise ValueError("the parts of a tensor overlap or leave gaps")
         _compare_checksums(path, whole, tensors.keys() | plain)
         reader.set_up_storage_reader(whole, is_coordinator=True)

@@ -5,7 +5,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,9 +164,7 @@ def _read_with_model(path: Path) -> Config:
     )
 
 
-def _configured(
-    configuration: Mapping[str, Any], arguments: Sequence[str]
-) -> tuple[Module, list[Observer], Config]:
+def _configured(configuration: Config, arguments: Sequence[str]) -> tuple[Module, list[Observer], Config]:
     """Return model and observers of a configuration, and the model's entry with all given arguments."""
     callbacks = callback_entries(configuration) or callback_entries(configuration, "callbacks+")
     observers, _ = observers_among(callbacks)
@@ -243,7 +241,7 @@ def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) ->
 # Parsing ----------------------------------------------------------------------------------------------------
 
 
-def instantiate(entries: Mapping[str, Any], arguments: Sequence[str] = ()) -> tuple[Config, Config]:
+def instantiate(entries: Config, arguments: Sequence[str] = ()) -> tuple[Config, Config]:
     """Parse and instantiate ``model``, ``data`` and ``observers`` as ``fit`` does.
 
     Args:

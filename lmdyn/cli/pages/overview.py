@@ -39,6 +39,17 @@ def run_names(runs: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
+def known_run(run: Path) -> tuple[Settings, str]:
+    """Return the condition of a run and its seeds, as far as its files say; the page reports damaged ones elsewhere."""
+    condition: Settings = {}
+    seeds = "?"
+    with suppress(ValueError, FileNotFoundError):
+        folder = RunFolder(run)
+        condition = folder.condition
+        seeds = str(folder.seeds)
+    return condition, seeds
+
+
 def known_facts(run: Path, drawn: Sequence[DrawnSection]) -> dict[str, str]:
     """Return the known facts of a run, by name: model, parameters, optimizer, data, updates, tokens, seed, origin.
 
@@ -48,15 +59,10 @@ def known_facts(run: Path, drawn: Sequence[DrawnSection]) -> dict[str, str]:
         run: folder of the run; ``config.yaml`` and ``provenance.json`` may be missing.
         drawn: sections of its observers.
     """
-    folder = RunFolder(run)
-    facts: dict[str, str] = {}
-    condition: Settings = {}
+    condition, seeds = known_run(run)
+    facts = {} if seeds == "?" else {"seed": seeds}
     session: Settings = {}
     described: Settings = {}
-    with suppress(ValueError):  # the section of the configuration reports the error
-        condition = folder.condition
-        seeds = str(folder.seeds)
-        facts |= {} if seeds == "?" else {"seed": seeds}
     with suppress(ValueError):
         described = read_record(run / "run.json")
     with suppress(ValueError):
@@ -143,10 +149,7 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
     alike: dict[str, list[str]] = {}
     seeds: dict[str, str] = {}
     for name, path in runs.items():
-        condition: Settings = {}
-        with suppress(ValueError, FileNotFoundError):
-            condition = RunFolder(path).condition
-            seeds[name] = str(RunFolder(path).seeds)
+        condition, seeds[name] = known_run(path)
         alike.setdefault(json.dumps(dict(condition), sort_keys=True) if condition else name, []).append(name)
     found: dict[str, str] = {}
     taken: set[str] = set()

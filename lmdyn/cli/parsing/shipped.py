@@ -7,18 +7,15 @@ from pathlib import Path
 
 import lmdyn
 
+_ROOT = Path(str(lmdyn.__file__)).parent / "configs"
 _OPTIONS = ("--config", "--replay")
 _NAME = re.compile(r"(?!-)[\w./\\~ -]+")  # not yaml, which --config takes too, and no option
 
 
-def _root() -> Path:
-    return Path(str(lmdyn.__file__)).parent / "configs"
-
-
 def shipped_files() -> dict[str, Path]:
     """Return all yaml files by name: the path below ``configs/`` without the suffix."""
-    found = sorted(_root().rglob("*.yaml"))
-    return {str(path.relative_to(_root()).with_suffix("")): path for path in found}
+    found = sorted(_ROOT.rglob("*.yaml"))
+    return {str(path.relative_to(_ROOT).with_suffix("")): path for path in found}
 
 
 def shipped_path(name: str) -> Path | None:
@@ -84,8 +81,8 @@ def copy_shipped(study: str, folder: Path) -> list[Path]:
     Raises:
         ValueError: if the study does not exist, or the folder already contains it.
     """
-    source = _root() / study
-    studies = sorted(path.parent.name for path in _root().glob("*/Snakefile"))
+    source = _ROOT / study
+    studies = sorted(path.parent.name for path in _ROOT.glob("*/Snakefile"))
     if study not in studies:
         from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
@@ -94,7 +91,7 @@ def copy_shipped(study: str, folder: Path) -> list[Path]:
     if (folder / study).exists():
         raise ValueError(f"{folder / study} already exists: choose another folder with --to")
     shutil.copytree(source, folder / study)
-    for shared in _root().glob("*.smk"):
+    for shared in _ROOT.glob("*.smk"):
         if not (folder / shared.name).exists():
             shutil.copyfile(shared, folder / shared.name)
     return sorted(path for path in (*(folder / study).rglob("*"), *folder.glob("*.smk")) if path.is_file())

@@ -1,6 +1,6 @@
 """A limit on the hub's cache: only what a replay downloaded is removed, after it was observed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
@@ -9,7 +9,7 @@ from huggingface_hub import scan_cache_dir
 from lmdyn.runs.hub_checkpoints import HubCheckpoints
 
 
-class Downloads(Mapping[int, Path]):
+class Downloads:
     """Checkpoints of a hub model, of which what was downloaded here is removed after it was observed.
 
     Revisions that were in the cache before, and files that another revision shares, are never removed.
@@ -26,12 +26,6 @@ class Downloads(Mapping[int, Path]):
     ) -> None:
         self._paths, self._cached, self._cache = paths, cached, cache
         self._held: set[int] = set()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def __getitem__(self, step: int) -> Path:
         """Download a checkpoint.

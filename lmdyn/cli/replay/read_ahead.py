@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from lmdyn.cli.replay.downloads import Downloads
 from lmdyn.cli.replay.weights_record import SeenWeights
 from lmdyn.runs.checkpoint_files import read_checkpoint
 from lmdyn.runs.hub_checkpoints import StoredNames, is_pretrained, read_stored
@@ -35,17 +36,19 @@ class ReadAhead:
         paths: checkpoints by step; reading an item of a hub model downloads it.
         fits: names of the weights in transformers' files, if these can be read without building a model.
         known: function that returns whether the weights of a step are recorded already.
-        done: called with each step that is no longer needed.
+
+    Attributes:
+        done: to be called with each step that is no longer needed.
     """
 
     def __init__(
         self,
-        paths: Mapping[int, Path],
+        paths: Mapping[int, Path] | Downloads,
         fits: StoredNames | None,
         known: Callable[[int], bool],
-        done: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self._paths, self._fits, self._known, self.done = paths, fits, known, done
+        self._paths, self._fits, self._known = paths, fits, known
+        self.done = paths.done if isinstance(paths, Downloads) else lambda step: None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._begun: dict[int, Future[tuple[Path, ReadCheckpoint | None]]] = {}
 
@@ -56,6 +59,8 @@ class ReadAhead:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread.shutdown(wait=kind is None, cancel_futures=True)
+        if isinstance(self._paths, Downloads):
+            self._paths.close()
 
     def start(self, step: int) -> None:
         """Start to read a checkpoint."""

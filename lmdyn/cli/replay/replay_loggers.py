@@ -126,7 +126,7 @@ def _logger_class(name: str) -> type[Logger]:
     return found
 
 
-def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> Config | None:
+def _moved(cls: type[Logger], settings: Config, to: Destination) -> Config | None:
     """Return the settings with the replay's own place; None if the class has no argument for it."""
     known = inspect.signature(cls).parameters
     given = dict(settings.get("init_args") or {})
@@ -169,7 +169,7 @@ def _claimed(folder: Path) -> int:
     raise AssertionError
 
 
-def make_loggers(settings: Sequence[Mapping[str, Any]]) -> list[Logger]:
+def make_loggers(settings: Sequence[Config]) -> list[Logger]:
     """Instantiate the loggers that the settings describe.
 
     A logger that numbers its folders gets the next number here, which no other process can take afterwards.

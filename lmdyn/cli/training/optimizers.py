@@ -65,17 +65,13 @@ def _change_group(
     for key in (k for k in new if k not in ("params", "lr") and k in state and old.get(k) != new[k]):
         lines.append(f"group {number}: {key} {state[key]} -> {new[key]}")
         state[key] = new[key]
-    was, configured_rates = float(state["lr"]), _rates(old, new)
-    if configured_rates[0] != configured_rates[1]:
-        state["lr"] = was * _ratio(*configured_rates)
+    # a scheduler has already changed ``lr`` itself, e.g. to 0 in a warmup
+    key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
+    was, first, now = float(state["lr"]), float(old[key]), float(new[key])
+    if first != now:
+        state["lr"] = was * _ratio(first, now)
         lines.append(f"group {number}: learning rate {was:g} -> {state['lr']:g}")
     return lines
-
-
-def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the configured rates; a scheduler has already changed ``lr`` itself, e.g. to 0 in a warmup."""
-    key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
-    return float(old[key]), float(new[key])
 
 
 def _ratio(old: float, new: float) -> float:

@@ -99,17 +99,14 @@ def _missing_steps(observer: Observer, there: Sequence[int]) -> Iterator[Finding
     for reference in own_references(observer):
         at = set(reference.at or ()) if isinstance(reference, Earlier) else set()
         if missing := sorted(at - set(there)):
+            more = " …" if len(missing) > 8 else ""
             yield expected(
                 f"checkpoints of the steps that Earlier of {observer.name} compares with",
-                f"none of {_first(missing)}",
+                f"none of {', '.join(map(str, missing[:8]))}{more}",
                 "add these steps to the schedule of the ScheduledCheckpoint, or name other steps with `at`",
                 of="run",
                 stops=not at & set(there),
             )
-
-
-def _first(steps: Sequence[int]) -> str:
-    return f"{', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}"
 
 
 def foreseen_of_training(

@@ -10,7 +10,7 @@ import pandas as pd
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.grammar.grammar_tasks import RULES, corruptions
+from lmdyn.datamodules.grammar.grammar_tasks import PLURAL, RULES, corruptions, subjects_of
 
 __all__ = ["GrammarPairs"]
 
@@ -18,7 +18,6 @@ _FIELDS = {**dict.fromkeys(RULES, "order"), "control": "control"} | dict.fromkey
     ("verb_agreement", "determiner_agreement", "anaphor_agreement"), "agreement"
 )
 _OTHER_NUMBER = {**dict.fromkeys(("himself", "herself", "itself"), "themselves"), "themselves": "itself"}
-_PLURAL = {"NN": False, "NNP": False, "NNS": True}
 
 
 class GrammarPairs(TableData):
@@ -99,8 +98,7 @@ class GrammarPairs(TableData):
 def _attractors(s: Any, changed: tuple[str, ...]) -> str:
     """Return the number of nouns between a verb and its subject that have the number of the changed verb."""
     verb = next(i for i, (a, b) in enumerate(zip(s.words, changed, strict=True)) if a != b)
-    head = s.heads[verb] if s.upos[verb] == "AUX" else verb
-    subject = next(j for j, h in enumerate(s.heads) if h == head and (s.deprels[j] or "").startswith("nsubj"))
+    subject = subjects_of(s, verb)[0]
     plural = s.xpos[verb] == "VBP"
     between = s.xpos[min(subject, verb) + 1 : max(subject, verb)]
-    return str(sum(_PLURAL.get(tag or "", plural) != plural for tag in between))
+    return str(sum(PLURAL.get(tag or "", plural) != plural for tag in between))

@@ -21,6 +21,7 @@ _VERB_NUMBER = {**_AUXILIARIES, **{plural: singular for singular, plural in _AUX
 # no new "that": it also opens clauses
 _DETERMINERS = {"this": "these", "that": "those", "these": "this", "those": "this"}
 _PRONOUNS = {"he": False, "she": False, "it": False, "they": True}
+PLURAL = {"NN": False, "NNP": False, "NNS": True}
 _FINITE = ("VBZ", "VBP", "VBD", "MD")
 _CLOSED_FINITE = frozenset(f"{verb}{ending}" for verb in ("seem", "remain") for ending in ("", "s", "ed")) | {
     "become", "becomes", "became", "works", "comes", "lives",
@@ -183,10 +184,15 @@ def _verb_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:
     return found
 
 
+def subjects_of(s: Any, verb: int) -> list[int]:
+    """Return the subjects of a finite verb or auxiliary."""
+    head = s.heads[verb] if s.upos[verb] == "AUX" else verb
+    return [j for j, h in enumerate(s.heads) if h == head and (s.deprels[j] or "").startswith("nsubj")]
+
+
 def _subject_is_plural(s: Any, i: int) -> bool | None:
     """Return whether the subject of a finite verb or auxiliary is plural; None if the subject does not show it."""
-    head = s.heads[i] if s.upos[i] == "AUX" else i
-    subjects = [j for j, h in enumerate(s.heads) if h == head and (s.deprels[j] or "").startswith("nsubj")]
+    subjects = subjects_of(s, i)
     if len(subjects) != 1:
         return None
     subject = subjects[0]
@@ -194,7 +200,7 @@ def _subject_is_plural(s: Any, i: int) -> bool | None:
         return None if {"or", "every", "no"} & set(s.words) else True  # which can be singular in English
     if s.xpos[subject] == "PRP":
         return _PRONOUNS.get(s.words[subject])
-    return {"NN": False, "NNP": False, "NNS": True}.get(s.xpos[subject] or "")
+    return PLURAL.get(s.xpos[subject] or "")
 
 
 def _determiner_agreement(s: Any, grammar: Grammar) -> list[tuple[str, ...]]:

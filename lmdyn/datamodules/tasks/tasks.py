@@ -72,7 +72,7 @@ class TaskExamples(Sequence[Example]):
         answers: for a span task, the texts of the answers to each question, empty if it has none.
     """
 
-    tokens: Mapping[str, Array]
+    tokens: dict[str, Array]
     lengths: Ids
     scalars: Mapping[str, Array]
     contexts: tuple[str, ...] = ()
@@ -189,19 +189,17 @@ class PairEncoder:
         encoded = _flat(
             windows,
             {"question": number, "start": start, "end": end},
-            {"offsets": np.concatenate(offsets).astype(np.int32)},
-            tuple(q.context for q in questions),
-            tuple(tuple(text for text, _ in q.answers) for q in questions),
+            contexts=tuple(q.context for q in questions),
+            answers=tuple(tuple(text for text, _ in q.answers) for q in questions),
         )
+        encoded.tokens["offsets"] = np.concatenate(offsets).astype(np.int32)
         return encoded, sum(bool(e.overflowing) for e in found)
 
 
 def _flat(
     encodings: Sequence[Any],
     scalars: Mapping[str, Array],
-    tokens: Mapping[str, Array] | None = None,
-    contexts: tuple[str, ...] = (),
-    answers: tuple[tuple[str, ...], ...] = (),
+    **of_questions: Any,
 ) -> TaskExamples:
     lengths = np.array([len(e.ids) for e in encodings], dtype=np.int64)
 
@@ -210,9 +208,7 @@ def _flat(
 
     ids = flat((e.ids for e in encodings), np.int32)
     types = flat((e.type_ids for e in encodings), np.int8)
-    return TaskExamples(
-        {"input_ids": ids, "token_type_ids": types, **(tokens or {})}, lengths, scalars, contexts, answers
-    )
+    return TaskExamples({"input_ids": ids, "token_type_ids": types}, lengths, scalars, **of_questions)
 
 
 def _answer_positions(question: Question, offsets: Array) -> tuple[int, int]:
