@@ -107,9 +107,7 @@ def test_a_split_that_is_not_there(cls):
 @pytest.mark.parametrize(
     ("data", "attribute", "message"),
     [
-        (D.FactCorpus(D.TrexFacts()), "val_dataloader", "not set up"),
         (D.SpanCorpus(GRAMMAR), "train_dataloader", "not set up"),
-        (D.GlueTasks(["RTE"], folder="x"), "val_dataloader", "not set up"),
         (D.FactCorpus(D.TrexFacts()), "setup", "no tokenizer"),
         (D.GlueTasks(["RTE"], folder="x"), "setup", "no tokenizer"),
         (D.PretrainingCorpus(stream=D.StreamedText(DATA, epoch_batches=1)), "prepare_data", "tokenizer"),

@@ -109,7 +109,7 @@ def csv_table(table: pd.DataFrame, path: Path, name: str) -> str:
         table = table.reset_index(names=None if any(table.index.names) else "")
     write_file(path, partial(_without_formulas(table).to_csv, index=False), lasting=False)
     rows = html_table([str(c) for c in table.columns], table.astype(object).to_numpy())
-    return part("csv", _title(name), path, rows)
+    return part("csv", name.replace("_", " "), path, rows)
 
 
 def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
@@ -142,14 +142,9 @@ def picture(figure: Figure, base: Path, name: str) -> str:
             save = partial(figure.savefig, format=kind, dpi=_DPI, **how)
             write_file(file, save, lasting=False)
         figure.clear()  # otherwise it stays in memory until garbage collection
+    title, links = name.replace("_", " "), {kind.upper(): file for kind, file in files.items()}
     encoded = base64.b64encode(files["png"].read_bytes()).decode()
-    return part(
-        "image", files["png"], _title(name), encoded, {kind.upper(): file for kind, file in files.items()}
-    )
-
-
-def _title(name: str) -> str:
-    return name.replace("_", " ")
+    return part("image", files["png"], title, encoded, links)
 
 
 def _is_number(value: Any) -> bool:
