@@ -29,7 +29,7 @@ from lmdyn.analysis.dynamics.maps.texts import (
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of, resolve_sites
 from lmdyn.analysis.inspection.batches import rows_at, rows_of
 from lmdyn.analysis.inspection.blocks import static_blocks
-from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
+from lmdyn.analysis.inspection.forward import Batch, Forward, call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 
@@ -125,7 +125,7 @@ class EncoderMap:
     def __init__(
         self,
         module: nn.Module,
-        batch: Mapping[str, Any],
+        batch: Batch,
         *,
         dtype: torch.dtype = torch.float32,
         masked: bool = False,
@@ -161,7 +161,7 @@ class EncoderMap:
 
     def _bind(self) -> None:
         self._known: dict[tuple[int, int], list[Map]] = {}
-        self._finished: tuple[Mapping[str, Any], int, Recorded] | None = None
+        self._finished: tuple[Batch, int, Recorded] | None = None
         layers: list[Map] = [partial(self._layer, i) for i in range(len(self.unit))]
         self.maps: list[Map] = [self] * self._n if self.shared else layers
 
@@ -228,7 +228,7 @@ class EncoderMap:
         passage = Passage(self._module, chosen, self._forward, self._seed)
         return Steps(passage, core.unit, core.n, self._texts, chained=chained)
 
-    def _found_layers(self, rows: Mapping[str, Any]) -> dict[str, nn.Module]:
+    def _found_layers(self, rows: Batch) -> dict[str, nn.Module]:
         try:
             sites = layer_sites(self._module)
         except ValueError:
@@ -246,7 +246,7 @@ class EncoderMap:
 
     # ---------------------------------------------------------------- rows
 
-    def of(self, batch: Mapping[str, Any]) -> "EncoderMap":
+    def of(self, batch: Batch) -> "EncoderMap":
         """Return the map of the rows of a batch; the map itself if the step depends on the state only.
 
         Args:
@@ -270,7 +270,7 @@ class EncoderMap:
             return self
         return self.of(rows_at(self._batch, rows))
 
-    def _read(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _read(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs of the forward."""
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
         return {name: value for name, value in tensors.items() if self.masked or name != "attention_mask"}
@@ -321,7 +321,7 @@ class EncoderMap:
         """Apply one of the layers of a model whose layers differ."""
         return self._applied_to(x)[i](x) if len(x) else x
 
-    def start(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch tokens hidden"]:
+    def start(self, batch: Batch) -> Float[Tensor, "batch tokens hidden"]:
         """Return the initial states of texts: the state at depth 0, for ALBERT after embedding and projection.
 
         Args:
@@ -330,7 +330,7 @@ class EncoderMap:
         """
         return self._steps.start(self._read(batch)).detach()
 
-    def finish(self, batch: Mapping[str, Any], x: Float[Tensor, "batch tokens hidden"]) -> Any:
+    def finish(self, batch: Batch, x: Float[Tensor, "batch tokens hidden"]) -> Any:
         """Return the output of the module if ``x`` is the state at the end of its core.
 
         Args:

@@ -64,7 +64,7 @@ def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFra
     """Return the mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
     table = table.dropna(subset=strata)
     grouped = table.groupby(strata)
-    stratum = np.asarray(grouped.ngroup(), dtype=np.int64)
+    stratum = np.asarray(grouped.ngroup(), np.int64)
     found = clustered_means(table["di"].to_numpy(), stratum, table["sentence"].to_numpy())
     columns = {
         "di": found.mean,

@@ -72,7 +72,7 @@ def off_by_one_distances(heads: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def _heads(heads: Sequence[int]) -> npt.NDArray[np.int64]:
-    head = np.asarray(heads, dtype=np.int64)
+    head = np.asarray(heads, np.int64)
     n = len(head)
     if n and (head.min() < -1 or head.max() >= n):
         raise ValueError(

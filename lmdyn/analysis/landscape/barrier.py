@@ -62,7 +62,7 @@ def _over_chord(alphas: Sequence[float], losses: npt.NDArray[Any]) -> npt.NDArra
     positions = list(alphas)
     if not {0, 1} <= {*positions}:
         raise ValueError(f"alphas are {', '.join(f'{a:g}' for a in positions)}: expected 0 and 1 in alphas")
-    values = np.asarray(losses, dtype=np.float64)
+    values = np.asarray(losses, np.float64)
     if values.shape[-1] != len(positions):
         raise ValueError(f"expected {len(positions)} losses, one for each of alphas, got {values.shape[-1]}")
     first, last = (values[..., [positions.index(end)]] for end in (0, 1))

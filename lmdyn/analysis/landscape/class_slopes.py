@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import first_tensor
 from lmdyn.analysis.inspection.batches import labels_of
-from lmdyn.analysis.inspection.forward import IGNORED, logits_of
+from lmdyn.analysis.inspection.forward import IGNORED, Batch, logits_of
 from lmdyn.analysis.landscape.applications import separate_applications
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import slopes_of
@@ -37,14 +37,14 @@ class TokenClasses:
     """
 
     number: int
-    of: Callable[[Mapping[str, Any]], Int[Tensor, "batch time"]]
+    of: Callable[[Batch], Int[Tensor, "batch time"]]
 
-    def groups(self, batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
+    def groups(self, batch: Batch) -> Int[Tensor, "batch time"]:
         """Return the class of each token, on the device of the labels; ``number`` for none."""
         classes = self.of(batch).to(labels_of(batch).device)
         return torch.where(classes < 0, self.number, classes)
 
-    def counts(self, batches: Iterable[Mapping[str, Any]]) -> Float[Tensor, "classes"]:
+    def counts(self, batches: Iterable[Batch]) -> Float[Tensor, "classes"]:
         """Count the labelled tokens of each class, those in none last, over all ranks, which all must call it.
 
         Example:
@@ -61,8 +61,8 @@ class TokenClasses:
 
 def class_slopes(
     module: nn.Module,
-    batches: Iterable[Mapping[str, Any]],
-    call: Callable[[Mapping[str, Any]], Any],
+    batches: Iterable[Batch],
+    call: Callable[[Batch], Any],
     directions: Sequence[Mapping[str, Tensor]],
     divisions: Mapping[str, TokenClasses],
     *,
@@ -164,7 +164,7 @@ class _Sums:
     def add_batch(
         self,
         losses: Tensor,
-        batch: Mapping[str, Any],
+        batch: Batch,
         uses: Mapping[tuple[str, str], Tensor],
         head: _Head | None,
         names: Mapping[int, str],
@@ -259,8 +259,8 @@ class TextOnLines:
     def __init__(
         self,
         module: nn.Module,
-        batches: Callable[[], Iterable[Mapping[str, Any]]],
-        call: Callable[[Mapping[str, Any]], Any],
+        batches: Callable[[], Iterable[Batch]],
+        call: Callable[[Batch], Any],
         divisions: Mapping[str, TokenClasses],
         *,
         repeated: Mapping[str, str] | None = None,

@@ -134,7 +134,7 @@ def survival(
 def _curve(length: Array, ended: npt.NDArray[np.bool_], times: Array) -> Array:
     """Return the share that lasts longer than each of the times."""
     found = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=length[ended], right=length[~ended])).sf
-    return np.asarray(found.evaluate(times), dtype=np.float64)
+    return np.asarray(found.evaluate(times), np.float64)
 
 
 def _escape_rate(length: Array, ended: npt.NDArray[np.bool_]) -> float:

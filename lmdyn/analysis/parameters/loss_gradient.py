@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.batches import labels_of
-from lmdyn.analysis.inspection.forward import IGNORED, is_sharded, logits_of, token_losses
+from lmdyn.analysis.inspection.forward import IGNORED, Batch, is_sharded, logits_of, token_losses
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
@@ -32,7 +32,7 @@ class LossGradient:
     gradients: Mapping[str, Tensor]
 
 
-def losses_of(output: Any, batch: Mapping[str, Any]) -> Tensor:
+def losses_of(output: Any, batch: Batch) -> Tensor:
     """Return the token losses (batch, time) of a module's output, in float32, or float64 for logits in float64.
 
     Example:
@@ -57,7 +57,7 @@ def requiring_grad(parameters: Iterable[Tensor]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def mean_loss(batches: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Any]) -> float:
+def mean_loss(batches: Iterable[Batch], read: Callable[[Batch], Any]) -> float:
     """Compute the mean token loss of a text, over all ranks, in nats. Every rank must call it.
 
     Args:
@@ -75,7 +75,7 @@ def mean_loss(batches: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str,
     return mean_of_sums([_sums(losses_of(read(batch), batch), batch) for batch in batches])[0]
 
 
-def _sums(losses: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def _sums(losses: Tensor, batch: Batch) -> Tensor:
     """Return the sum of token losses and their number, on the device: no synchronization from batch to batch."""
     return torch.stack([exact_float(losses).sum(), exact_float(labels_of(batch) != IGNORED).sum()])
 
@@ -91,8 +91,8 @@ def mean_of_sums(sums: Sequence[Tensor]) -> tuple[float, int]:
 
 def loss_gradient(
     module: nn.Module,
-    batches: Iterable[Mapping[str, Any]],
-    read: Callable[[Mapping[str, Any]], Any],
+    batches: Iterable[Batch],
+    read: Callable[[Batch], Any],
     parameters: Mapping[str, Tensor] | None = None,
 ) -> LossGradient:
     """Compute the mean token loss of a text and its gradient with respect to parameters; ``.grad`` is unchanged.

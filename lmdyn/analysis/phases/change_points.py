@@ -133,7 +133,7 @@ def change_points(
             f"the smallest p-value of {resamplings} resamplings is {1 / (resamplings + 1):.2g}: a level of {level:g} "
             f"requires at least {int(np.ceil(1 / level)) - 1} resamplings"
         )
-    x, y = _observed(np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64))
+    x, y = _observed(np.asarray(steps, np.float64), np.asarray(values, np.float64))
     exponent = int(np.frexp(np.abs(y).max())[1])
     y = np.ldexp(y, -exponent)  # a power of two: exact, and sums of large numbers do not overflow
     back = float(y.mean())
@@ -288,7 +288,7 @@ class _Pieces:
         squares = np.zeros(len(curves))
         chosen: list[tuple[int, int]] = [(1, 0)] * len(curves)
         for number in numbers:
-            least, place = np.full(len(curves), np.inf), np.zeros(len(curves), dtype=int)
+            least, place = np.full(len(curves), np.inf), np.zeros(len(curves), int)
             for i, basis in enumerate(self._projections[number]):
                 rest = np.maximum(total - ((curves @ basis) ** 2).sum(1), 0)
                 better = rest < least

@@ -36,7 +36,7 @@ def smooth_counterpart(
         >>> smooth.shape, bool(np.abs(np.diff(smooth[0, :, 0])).max() < 1)
         ((2, 20, 1), True)
     """
-    x, given = np.log10(np.asarray(steps, dtype=np.float64)), np.asarray(values, dtype=np.float64)
+    x, given = np.log10(np.asarray(steps, np.float64)), np.asarray(values, np.float64)
     generator = np.random.default_rng(seed)
     courses = np.stack(
         [np.stack([fit_monotone(x, curve, spacing) for curve in one.T], axis=1) for one in given]
@@ -69,7 +69,7 @@ def rotated_seeds(values: npt.ArrayLike, generator: np.random.Generator) -> Arra
         >>> [np.allclose(of(other, axis=0), of(seeds, axis=0)) for of in (np.mean, np.std, np.max)]
         [True, True, False]
     """
-    given = np.asarray(values, dtype=np.float64)
+    given = np.asarray(values, np.float64)
     n = len(given)
     # an orthonormal basis whose first vector is constant; the rest is rotated by a uniformly distributed matrix
     basis = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))[0]
@@ -103,7 +103,7 @@ def clumping_p_value(
         >>> clumping_p_value(fork, most=2, rotations=19)
         0.05
     """
-    given = np.asarray(values, dtype=np.float64)
+    given = np.asarray(values, np.float64)
     if rotations < 19:
         raise ValueError(f"expected at least 19 rotations, got {rotations}")
     given = given[seed_order(given)]

@@ -91,7 +91,7 @@ class TrainingMap:
 
     def seeds_with_transition(self) -> Indices:
         """Return the number of seeds whose path goes at least once directly from one state (row) to another."""
-        found = np.zeros((self.states, self.states), dtype=np.int64)
+        found = np.zeros((self.states, self.states), np.int64)
         for path in self.paths:
             for a, b in set(pairwise(path.tolist())):
                 found[a, b] += a != b
@@ -145,7 +145,7 @@ def training_map(values: npt.ArrayLike, *, most: int = 8, restarts: int = 3, see
         >>> found.states, found.means.round(1).ravel().tolist(), found.routes()
         (2, [0.0, 1.0], [((0, 1), 20)])
     """
-    given = np.asarray(values, dtype=np.float64)
+    given = np.asarray(values, np.float64)
     if given.ndim != 3 or not np.isfinite(given).all() or given.shape[1] < 2 or not given.shape[2]:
         raise ValueError(
             f"expected finite values (seeds, steps, measures) for at least 2 steps and 1 measure, got {given.shape}, "

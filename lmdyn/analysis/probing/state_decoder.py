@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
-from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, stand_in
+from lmdyn.analysis.inspection.forward import IGNORED, Batch, Forward, call_module, stand_in
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import layer_sites
 from lmdyn.analysis.probing.tower_heads import HeadTraining, train_heads
@@ -53,7 +53,7 @@ class StateDecoder:
     @torch.no_grad()
     def logits(
         self,
-        batch: Mapping[str, Any],
+        batch: Batch,
         state: Float[Tensor, "batch time hidden"],
         positions: Bool[Tensor, "batch time"],
         forward: Forward | None = None,
@@ -75,7 +75,7 @@ class StateDecoder:
 
     def _logits(
         self,
-        batch: Mapping[str, Any],
+        batch: Batch,
         state: Tensor,
         positions: Tensor,
         forward: Forward | None,
@@ -93,7 +93,7 @@ class StateDecoder:
 
     @torch.no_grad()
     def pooled(
-        self, batch: Mapping[str, Any], state: Float[Tensor, "batch time hidden"]
+        self, batch: Batch, state: Float[Tensor, "batch time hidden"]
     ) -> Float[Tensor, "batch hidden"]:
         """Compute the pooled output of an encoder, from ``state``; its first position if there is no pooler.
 
@@ -141,7 +141,7 @@ class States(NamedTuple):
         states: (batch, time, hidden) state for each name of a time.
     """
 
-    batch: Mapping[str, Any]
+    batch: Batch
     positions: Bool[Tensor, "batch time"]
     labels: Int[Tensor, "n"]
     states: Mapping[str, Float[Tensor, "batch time hidden"]]
@@ -204,15 +204,13 @@ class RetrainedDecoder(nn.Module):
         """Names of the trained parameters in the module."""
         return tuple(name.removeprefix("module.") for name in self._names)
 
-    def _read(
-        self, values: Mapping[str, Tensor], batch: Mapping[str, Any], state: Tensor, positions: Tensor
-    ) -> Tensor:
+    def _read(self, values: Mapping[str, Tensor], batch: Batch, state: Tensor, positions: Tensor) -> Tensor:
         found = torch.func.functional_call(self._reader[0], dict(values), (batch, state, positions))
         return cast(Tensor, found)
 
     def forward(
         self,
-        batch: Mapping[str, Any],
+        batch: Batch,
         state: Float[Tensor, "batch time hidden"],
         positions: Bool[Tensor, "batch time"],
     ) -> Float[Tensor, "n vocab"]:
@@ -229,7 +227,7 @@ class _Reader(nn.Module):
         self.module = decoder._module
         self._decoder, self._forward = decoder, forward
 
-    def forward(self, batch: Mapping[str, Any], state: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, batch: Batch, state: Tensor, positions: Tensor) -> Tensor:
         return self._decoder._logits(batch, state, positions, self._forward, exact=True)
 
 

@@ -37,10 +37,10 @@ def basic_interval(
         >>> [round(float(end), 2) for end in basic_interval(0.5, [0.5, 0.6, 0.7], 0.9)]
         [0.31, 0.49]
     """
-    values = np.asarray(resampled, dtype=np.float64)
+    values = np.asarray(resampled, np.float64)
     if len(values) == 0:
         return np.full(np.shape(value), np.nan), np.full(np.shape(value), np.nan)
     tail = (1 - confidence) / 2
     with np.errstate(invalid="ignore"):  # for infinite values
-        ends = 2 * np.asarray(value, dtype=np.float64) - np.quantile(values, [1 - tail, tail], axis=0)
+        ends = 2 * np.asarray(value, np.float64) - np.quantile(values, [1 - tail, tail], axis=0)
     return np.asarray(ends[0]), np.asarray(ends[1])

@@ -63,15 +63,15 @@ def jackknife(
         >>> float(found.value.round(6)), float(x.var(ddof=1).round(6)), found.df  # the bias is removed exactly
         (7.0, 7.0, 2)
     """
-    theta = np.asarray(whole, dtype=np.float64)
-    without = np.asarray(left_out, dtype=np.float64)
+    theta = np.asarray(whole, np.float64)
+    without = np.asarray(left_out, np.float64)
     blocks = len(without) if without.ndim else 0
     if blocks < 2 or without.shape[1:] != theta.shape:
         raise ValueError(
             f"left_out has shape {without.shape}: expected (blocks, …) with at least two blocks and, for each block, "
             f"the shape {theta.shape} of whole"
         )
-    m = np.ones(blocks) if sizes is None else np.asarray(sizes, dtype=np.float64)
+    m = np.ones(blocks) if sizes is None else np.asarray(sizes, np.float64)
     if m.shape != (blocks,) or (m <= 0).any():
         raise ValueError(
             f"expected {blocks} sizes of blocks, all above 0, got {', '.join(f'{size:g}' for size in m.flat)}"
@@ -106,7 +106,7 @@ def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
         >>> pseudo_values(x.mean(), np.array([np.delete(x, i).mean() for i in range(3)])).round(6).tolist()
         [1.0, 2.0, 6.0]
     """
-    without = np.asarray(left_out, dtype=np.float64)
+    without = np.asarray(left_out, np.float64)
     if without.ndim != 1 or len(without) < 2:
         raise ValueError(f"expected left_out of shape (n,) with n >= 2, got shape {without.shape}")
     n = len(without)

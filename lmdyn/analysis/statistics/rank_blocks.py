@@ -111,9 +111,9 @@ def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
     """
     _, cluster, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     if len(sizes) <= most:
-        return np.asarray(cluster, dtype=np.int64)
+        return np.asarray(cluster, np.int64)
     of = ((np.cumsum(sizes) - sizes / 2) * most / len(clusters)).astype(np.int64)
-    return np.asarray(np.unique(of, return_inverse=True)[1][cluster], dtype=np.int64)
+    return np.asarray(np.unique(of, return_inverse=True)[1][cluster], np.int64)
 
 
 def _ranks(code: IntArray, stratum: IntArray) -> FloatArray:

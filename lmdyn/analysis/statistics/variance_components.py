@@ -43,7 +43,7 @@ def variance_components(values: npt.NDArray[Any]) -> VarianceComponents:
         >>> found.rows, found.columns, found.rest  # additive: no rest
         (2.0, 0.5, 0.0)
     """
-    y = np.asarray(values, dtype=np.float64)
+    y = np.asarray(values, np.float64)
     if y.ndim != 2 or min(y.shape) < 2 or not np.isfinite(y).all():
         raise ValueError(
             f"expected at least two finite rows and columns, got {y.shape} with {np.isfinite(y).sum()} finite values"

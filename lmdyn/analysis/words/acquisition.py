@@ -67,7 +67,7 @@ class Sigmoid:
         """Return its values at steps above 0."""
         from scipy.special import expit
 
-        x = np.log10(np.asarray(steps, dtype=np.float64))
+        x = np.log10(np.asarray(steps, np.float64))
         return np.asarray(self.lower + (self.upper - self.lower) * expit((self.xmid - x) / self.scale))
 
     def step(self, value: float) -> float:
@@ -250,7 +250,7 @@ def late_variability(surprisals: npt.ArrayLike) -> float:
         >>> late_variability([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 2.0, 4.0])
         1.0
     """
-    values = np.asarray(surprisals, dtype=np.float64)
+    values = np.asarray(surprisals, np.float64)
     return float(np.std(values[-max(2, round(len(values) / 4)) :]))
 
 

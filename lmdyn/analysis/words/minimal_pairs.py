@@ -78,7 +78,7 @@ def pair_accuracy(
         >>> pair_accuracy([-1.0, -2.0, -3.0, float("nan")], [-2.0, -2.0, -1.0, -1.0]).tolist()
         [1.0, 0.5, 0.0, nan]
     """
-    one, other = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
+    one, other = np.asarray(good, np.float64), np.asarray(bad, np.float64)
     if one.shape != other.shape:
         raise ValueError(f"expected good and bad scores of one shape, got {one.shape} and {other.shape}")
     tie = np.random.default_rng(seed).integers(0, 2, one.shape) if ties == "draw" else 0.5
@@ -132,7 +132,7 @@ def onset(
     from scipy.stats import binomtest
 
     at, share = course_of(steps, accuracies)
-    count = np.broadcast_to(np.asarray(pairs, dtype=np.float64), share.shape)
+    count = np.broadcast_to(np.asarray(pairs, np.float64), share.shape)
     if ((share < 0) | (share > 1)).any():
         raise ValueError(f"expected accuracies from 0 to 1, got {', '.join(map(str, share))}")
     kept = np.isfinite(share)
@@ -194,7 +194,7 @@ def flips(log_ratios: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """
     import pandas as pd
 
-    signs = pd.DataFrame(np.sign(np.asarray(log_ratios, dtype=np.float64)))
+    signs = pd.DataFrame(np.sign(np.asarray(log_ratios, np.float64)))
     return signs.mask(signs == 0).ffill().diff().abs().eq(2).sum().to_numpy(dtype=np.int64)
 
 
@@ -235,7 +235,7 @@ def pair_agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> PairAgreement
     """
     from sklearn.metrics import cohen_kappa_score
 
-    one, other = (np.sign(np.asarray(ratios, dtype=np.float64)) for ratios in (first, second))
+    one, other = (np.sign(np.asarray(ratios, np.float64)) for ratios in (first, second))
     if one.shape != other.shape:
         raise ValueError(f"expected first and second of one shape, got {one.shape} and {other.shape}")
     kept = np.isin(one, (-1, 1)) & np.isin(other, (-1, 1))

@@ -70,7 +70,7 @@ def reading_fit(
         >>> round(fit.slope), fit.partial_r2 > 0.99
         (7, True)
     """
-    y, x, rows = (np.asarray(of, dtype=np.float64) for of in (times, surprisal, baseline))
+    y, x, rows = (np.asarray(of, np.float64) for of in (times, surprisal, baseline))
     if not (y.ndim == x.ndim == 1 and rows.ndim == 2 and len(y) == len(x) == len(rows)):
         raise ValueError(
             f"expected times (n,), surprisal (n,) and baseline (n, k), got {y.shape}, {x.shape} and {rows.shape}"
@@ -89,7 +89,7 @@ def reading_fit(
         return ReadingFit(0.0, 1 / (degrees + 1), 0.0, math.nan, math.nan, len(y))
     slope = float(rest_x @ rest_y) / own
     left, before = float(((rest_y - slope * rest_x) ** 2).sum()), float(rest_y @ rest_y)
-    numbers = np.zeros(len(y), dtype=np.int64)
+    numbers = np.zeros(len(y), np.int64)
     if groups is not None:
         numbers = np.unique(np.asarray(groups)[kept], return_inverse=True)[1]
     more = np.column_stack([basis, rest_x / math.sqrt(own)])

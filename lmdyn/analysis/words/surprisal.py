@@ -235,7 +235,7 @@ class EncodedTexts:
         """
         found = np.full(len(self.ids), np.nan)
         read = self.read(module, batch_tokens, rank_and_world_size(), whole=False)
-        for part in gather([(np.array(asked, dtype=int), values[:, 0]) for asked, values in read]):
+        for part in gather([(np.array(asked, int), values[:, 0]) for asked, values in read]):
             for asked, values in part:
                 found[asked] = values
         return found
