@@ -139,6 +139,7 @@ def test_transient_chaos(place):
     [
         "saphra2019_sparsity/paper", "saphra2020_di/english", "saphra2020_di/scaffold", "saphra2019_svcca/paper",
         "chiang2020_embryology/organism", "geiping2025_loops/organism", "changbergen2022_acquisition/organism",
+        "changbergen2022_acquisition/wikitext2",
     ],
 )  # fmt: skip
 def test_profiles_whose_chains_do_not_run(place, profile):

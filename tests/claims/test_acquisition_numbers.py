@@ -11,8 +11,8 @@ from lmdyn.claims.studies.acquisition_numbers import ExtremumAt, FrequencySlope
 from tests.helpers.observed_runs import FakeRun, rows
 
 
-def run(table):
-    return FakeRun(observed={"folder": ("my.lab.Observer", {}, table)})
+def run(table, **condition):
+    return FakeRun(observed={"folder": ("my.lab.Observer", {}, table)}, condition=condition)
 
 
 def test_where_a_curve_is_lowest_and_highest():
@@ -42,6 +42,8 @@ def test_how_much_later_rare_words_are_learned(slope):
     found = FrequencySlope(Rows("Observer", "surprisal"), 1024).of([run(words(slope))])
     assert found.value == pytest.approx(slope, abs=0.02)
     assert 0 < found.error < 0.02
+    of_its_data = run(words(slope), **{"data.corpus.vocab_size": 1024})
+    assert FrequencySlope(Rows("Observer", "surprisal"), 2).of([of_its_data]) == found
 
 
 def test_too_few_words_have_no_slope():

@@ -47,7 +47,7 @@ class FrequencySlope(Number):
 
     Attributes:
         rows: the surprisals, whose rows of words are read.
-        vocabulary: number of tokens.
+        vocabulary: number of tokens, if the configuration of the run's data has no ``vocab_size``.
     """
 
     rows: Rows
@@ -62,8 +62,10 @@ class FrequencySlope(Number):
         from lmdyn.analysis.words.acquisition import acquisition_regression, word_acquisition
 
         run, folder = self.rows.locate(runs)
+        known = (run.condition.get(f"data.{of}vocab_size") for of in ("", "corpus."))
+        vocabulary = next((size for size in known if size), self.vocabulary)
         try:
-            ages = word_acquisition(run.read(folder), "2022", vocabulary=self.vocabulary)
+            ages = word_acquisition(run.read(folder), "2022", vocabulary=vocabulary)
             found = acquisition_regression(ages).coefficients
         except ValueError as error:
             raise NotMeasured(f"{folder} of {run.name}: {error}") from error
