@@ -75,7 +75,11 @@ def rankme(
         >>> rankme(x), rankme(x * torch.tensor([1.0, 0.0]))
         (tensor(2., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
-    return Spectrum.of(x).rankme(variant, epsilon)
+    _check_variant(variant)
+    sums = _sums_of(x)  # without the half of a spectrum that the variant does not read
+    if variant == "covariance":
+        return exp_entropy(_eigenvalues(sums, _participation_ratio(sums, at_least_float32(x))), epsilon)
+    return exp_entropy(_singular_values(sums), epsilon)
 
 
 @cache
@@ -202,10 +206,7 @@ class Spectrum:
         Raises:
             ValueError: if there are fewer than 2 vectors.
         """
-        sums = CrossCovariance()
-        for part in x.split(_ROWS):
-            sums.update(part, part[:, :0])
-        return cls.of_sums(sums, at_least_float32(x))
+        return cls.of_sums(_sums_of(x), at_least_float32(x))
 
     @classmethod
     def of_sums(cls, sums: CrossCovariance, dtype: torch.dtype) -> "Spectrum":
@@ -227,11 +228,22 @@ class Spectrum:
         Raises:
             ValueError: for an unknown variant.
         """
-        if variant not in ("singular_values", "covariance"):
-            raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
+        _check_variant(variant)
         return exp_entropy(
             self.singular_values if variant == "singular_values" else self.eigenvalues, epsilon
         )
+
+
+def _check_variant(variant: str) -> None:
+    if variant not in ("singular_values", "covariance"):
+        raise ValueError(f"variant is {variant!r}: expected 'singular_values' or 'covariance'")
+
+
+def _sums_of(x: Tensor) -> CrossCovariance:
+    sums = CrossCovariance()
+    for part in x.split(_ROWS):
+        sums.update(part, part[:, :0])
+    return sums
 
 
 def _participation_ratio(sums: CrossCovariance, dtype: torch.dtype) -> Tensor:
