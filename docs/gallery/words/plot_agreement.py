@@ -58,9 +58,9 @@ for ax, title in ((left, "all pairs, with 95 % intervals"), (right, "verb agreem
 left.set_ylabel("accuracy")
 
 # %%
-# For 600 updates, the model prefers the right determiner in about half of the pairs. The model then learns the agreement
-# of determiners within 400 updates. The agreement of verbs is learned more slowly, and only where no attractor is
-# between subject and verb. There are 30 pairs with an attractor. Their accuracy stays below that of the other pairs and
+# For 600 updates, the model prefers the right determiner in about half of the pairs. It then learns the agreement
+# of determiners within 400 updates. The agreement of verbs is learned more slowly, and only where no attractor
+# stands between subject and verb. The accuracy of the 30 pairs with an attractor stays below that of other pairs and
 # does not exceed chance. For the 60 pairs with an anaphor, the accuracy varies around chance. The control also stays at
 # chance.
 accuracy, lowest = of["accuracy"], of["accuracy_low"]
