@@ -142,7 +142,7 @@ class EdgeProbe(Observer):
                         f"{found.total()} spans of {len(found)} labels",
                         f"raise `{split}_tokens`, use more text, or choose other `tasks`",
                     )
-        groups, widths = self._at_once(module)
+        groups, widths = self._grouped = self._at_once(module)
         size = max(sum(widths[name] for name in names) for names in groups)
         passes = f", in {len(groups)} passes over the text" if len(groups) > 1 else ""
         pieces = self._pieces()
@@ -180,7 +180,7 @@ class EdgeProbe(Observer):
         """Yield the scores of all sites; NaN for those whose activations are not finite."""
         labels = self.probe_set.label_names
         classes = {task: max(2, len(labels[task])) for task in self.chosen}
-        groups, widths = self._at_once(module)
+        groups, widths = self._grouped
         scores: dict[str, dict[str, Tensor]] = {"f1": {}, "validation_f1": {}}
         majority: list[float] = []
         for names in groups:
