@@ -168,21 +168,6 @@ def test_a_users_observer_may_be_single_and_be_called_anything(run, tmp_path, as
     assert [p.name for p in (copy / "observations").iterdir()] == ["checkpoint_curves"]
 
 
-def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_path, capsys):
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    main(["analyze", str(copy)])
-    assert "new observations: 0; existing observations: 3" in capsys.readouterr().err
-    path = copy / "observations" / "learning_curves" / "000000002.parquet"
-    path.write_bytes(b"PAR1 cut short")
-    with pytest.raises(SystemExit):
-        main(["analyze", str(copy)])
-    assert f"{path} cannot be read" in capsys.readouterr().err
-    path.unlink()
-    main(["analyze", str(copy)])
-    assert "new observations: 1; existing observations: 2" in capsys.readouterr().err
-
-
 def test_a_checkpoint_that_does_not_fit_names_what_does_not(run):
     path = run / "checkpoints" / "step=000000002.ckpt"
     weights = torch.load(path, weights_only=True)["state_dict"]

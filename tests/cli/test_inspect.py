@@ -144,20 +144,6 @@ def verdicts(found):
     return {a.name: not a.findings for a in found.observers}
 
 
-def test_page_of_a_users_gpt(here, capsys):
-    """A class as published: its arguments, its call, its sites, and that it is no LightningModule."""
-    words = "--model.config.n_layer 3 --data inspected_own.Pairs --data.rows=8"
-    page, err = page_of(capsys, "inspected_own.GPT", *words.split())
-    for part in (
-        "1,992 parameters",
-        "returns logits (4, 16, 200)",
-        "not looped: each of 3 blocks",
-        "LearningCurves runs Loss",
-    ):
-        assert part in page
-    assert "GPT is a plain nn.Module" in err
-
-
 def test_a_function_that_calls_the_model(here, capsys):
     page, _ = page_of(capsys, *f"inspected_own.NoLogits --forward inspected_own.by_function {PAIRS}".split())
     assert "called inspected_own.by_function(module, batch) returns logits (4, 16, 200)" in page

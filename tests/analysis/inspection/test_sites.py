@@ -215,15 +215,6 @@ class Wrapped(L.LightningModule):
         return self.net(**batch)
 
 
-def test_wrappers_stand_before_the_paths():
-    batch = H.example_batch("llama")
-    plain = find_sites(H.ARCHITECTURES["llama"](), batch)
-    wrapped = find_sites(Wrapped(H.ARCHITECTURES["llama"]()), batch)
-    assert wrapped.sites == {name: f"net.{path}" for name, path in plain.sites.items()}
-    assert wrapped.attention == {name: f"net.{path}" for name, path in plain.attention.items()}
-    assert wrapped.shapes == plain.shapes
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit's own, as torch.compile is first used
 @pytest.mark.parametrize("compile_blocks", [False, True])
@@ -413,19 +404,6 @@ def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
         Around(several, layers=nn.ModuleList([Layer(), Layer()]), heads=heads), H.example_batch("llama")
     )
     assert block_paths(found) == ["layers.0", "layers.1"]
-
-
-def test_recurrent_layers_of_two_directions_are_two_columns():
-    def both_ways(m, x):
-        return m.forwards(x)[0] + m.backwards(x.flip(1))[0].flip(1)
-
-    parts = {n: nn.LSTM(H.HIDDEN, H.HIDDEN, batch_first=True) for n in ("forwards", "backwards")}
-    found = find_sites(Around(both_ways, **parts), H.example_batch("own_lstm"))
-    assert blocks(found) == ["forwards_block_00", "backwards_block_00"]
-    deep = find_sites(
-        Around(lambda m, x: m.backwards(m.forwards(x)[0].clone())[0], **parts), H.example_batch("own_lstm")
-    )
-    assert blocks(deep) == ["block_00", "block_01"]  # the control
 
 
 @pytest.mark.parametrize("time", [2, 12])

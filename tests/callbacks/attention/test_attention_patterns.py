@@ -90,14 +90,3 @@ def test_sites_of_ones_own(tmp_path):
     plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
     with pytest.raises(ValueError, match="found no attention module that returns weights in Sequential"):
         attach(tmp_path / "none").check_module(plain)
-
-
-def test_live_figures_read_the_newest_maps_only(tmp_path):
-    observer, model = attach(tmp_path), make()
-    table = observer.observe(model, 0)
-    for step in (0, 5, 20):
-        observer.store.write(step, table.assign(step=step))
-    table = observer.store.read(where=observer.figure_rows(observer.store.steps()))
-    assert table[table["quantity"].eq("map")]["step"].unique().tolist() == [20]
-    assert set(table["step"]) == {0, 5, 20}
-    assert observer.figures(table, observer.settings).keys() == {"heads", "maps"}

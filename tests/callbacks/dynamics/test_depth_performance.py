@@ -235,7 +235,6 @@ def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
         ({"start": "random"}, "`start: random` no longer exists. Use `start: own`"),
         ({"times": []}, "times is empty"),
         ({"times": [3, 1]}, "increasing whole numbers"),
-        ({"times": [1, 1]}, "increasing whole numbers"),
         ({"fine_tuned_times": [1]}, "requires data to fine-tune on"),
         ({"training": HeadTraining(patience=2)}, "remove `training.patience`"),
     )

@@ -234,23 +234,6 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
 # ---------------------------------------------------------------- models
 
 
-def test_paths_that_are_found_are_settings(tmp_path):
-    model, other = ARCHITECTURES["gpt2"](), ARCHITECTURES["bert"]()
-    observer = shapley(tmp_path, text=SHORT)
-    assert [observer.settings[name] for name in ("hidden", "embedding")] == ["auto", "auto"]
-    observer.store.write(0, observer.observe(model, 0))
-    paths = {"hidden": "transformer.ln_f", "embedding": "transformer.wte"}
-    for name, path in paths.items():
-        assert observer.settings[name] == observer.store.about()["settings"][name] == path
-    again = shapley(tmp_path, text=SHORT)  # as before a replay: what is not found yet is no difference
-    again.check_module(model)
-    again.store.check_settings()
-    again = shapley(tmp_path, text=SHORT)
-    again.check_module(other)
-    with pytest.raises(ValueError, match=r"other settings \(.*hidden: 'transformer.ln_f' there, 'bert\."):
-        again.store.check_settings()
-
-
 class Odd(nn.Module):
     """No embedding that can be watched, no block, no logits of each word."""
 

@@ -3,12 +3,9 @@
 from types import SimpleNamespace
 
 import pandas as pd
-import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmdyn.callbacks.observing.drawing.sentences import finding
-from lmdyn.callbacks.observing.drawing.summary_picture import summary_picture
 from lmdyn.callbacks.observing.figures import new_panels
 from lmdyn.callbacks.observing.loggers import draw
 from lmdyn.runs.schema import Quantity
@@ -58,16 +55,3 @@ def test_tensorboard_shows_the_finding_first_in_the_form_of_a_card(tmp_path):
     }
     assert sizes == {"_summary/a": (201, 360), "a/figures/b": (330, 880)}
     assert images.shapes == {"a/figures/b": (330, 880)}
-
-
-def test_the_picture_has_the_sentences_and_the_lines_that_change_most():
-    found = finding(ROWS, [ACCURACY])
-    figure = summary_picture(found)
-    assert figure.get_suptitle().replace("\n", " ") == found.sentence
-    (axes,) = figure.axes
-    assert {line.get_label(): line.get_ydata()[-1] for line in axes.lines} == {
-        "determiners": pytest.approx(0.5),
-        "nouns": pytest.approx(0.3),
-        "over everything": pytest.approx(0.4),
-    }
-    assert axes.get_title(loc="left") == "accuracy (share)"

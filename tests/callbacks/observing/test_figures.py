@@ -1,8 +1,5 @@
 """Figures: the rows that are read for them suffice, texts are shown as they are, faults are found."""
 
-import re
-from pathlib import Path
-
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -10,7 +7,6 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.text import Text
 
-import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore, Sparsity
 from lmdyn.callbacks.observing.figures import new_figure, outer_legend, pixels, say_why_empty
 from tests.helpers.figure_faults import figure_faults
@@ -95,13 +91,6 @@ def test_no_text_is_parsed_as_mathematics():
     assert {"10⁻³", "10⁻²", "10⁰", "−10¹", "10¹", "0"} <= set(shown)
     assert not any("mathdefault" in text for text in shown)
     assert mpl.rcParams["text.parse_math"]  # of the user's own figures
-
-
-def test_every_figure_of_an_observer_is_one_of_plain_texts():
-    folder = Path(lmdyn.callbacks.__file__).parent
-    other = re.compile(r"(?<!PlainText)\bFigure\(|pyplot")
-    files = (path for path in folder.rglob("*.py") if path.name != "figures.py")
-    assert not [path.name for path in files if other.search(path.read_text())]
 
 
 # ------------------------------------------------------------------------------------------ what is to be seen

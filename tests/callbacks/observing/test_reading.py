@@ -216,30 +216,6 @@ def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):
     bind(llama, list(IDS), labels="next")
 
 
-class Differs(nn.Module):
-    """Blocks of two widths."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, 8)
-        self.layers = nn.ModuleList(
-            [nn.Sequential(nn.Linear(8, 12), nn.Tanh()), nn.Sequential(nn.Linear(12, 6), nn.Tanh())]
-        )
-        self.head = nn.Linear(6, VOCABULARY)
-
-    def forward(self, input_ids):
-        x = self.embedding(input_ids)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-def test_blocks_of_different_width(tmp_path):
-    observers = [Similarity(measures=["linear_cka"]), Sparsity()]
-    tables = observe_together([attach(o, SHIFTED_INSIDE, tmp_path) for o in observers], Differs(), 0)
-    assert all(table["value"].notna().any() for table in tables)
-
-
 def test_sites_that_match_nothing(tmp_path):
     assert_refused(
         lambda sites: attach(Sparsity(sites=sites), PAIRS, tmp_path).bind(LLAMA()),

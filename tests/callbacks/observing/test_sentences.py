@@ -84,21 +84,6 @@ def test_heads_are_averaged_and_runs_too():
     assert finding(twice, [NORM]).sentence == "Norm is 2 at step 1,000."
 
 
-def test_without_a_line_over_everything_the_largest_change_tells_when():
-    found = finding(curves("norm", {"a": [1.0, 4.0, 5.0, 5.0], "b": [6.0, 6.0, 6.0, 7.0]}), [NORM])
-    assert found.sentence == (
-        "Norm is highest for b (7) and lowest for a (5) at step 1,000. The line with the largest change is a, which "
-        "rose from 1 at step 0 to 5 at step 1,000, and kept at least half of this change from step 10 on."
-    )
-
-
-def test_the_highest_of_many_lines_is_found_and_alike_ones_stay_apart():
-    many = finding(curves("norm", {f"g{i:03}": [float(i)] * 4 for i in range(200)}), [NORM])
-    assert "highest for g199 (199)" in many.sentence
-    alike = finding(curves("norm", {"a_b": [1.0] * 4, "a b": [9.0] * 4}), [NORM])
-    assert alike.sentence.startswith("Norm is highest for a b (9) and lowest for a_b (1)")
-
-
 def test_groups_that_come_and_go_are_not_averaged_as_a_course():
     rows = curves("norm", {"a": [1.0, np.nan, np.nan, np.nan], "b": [9.0, 8.0, 6.0, 4.0]})
     assert (

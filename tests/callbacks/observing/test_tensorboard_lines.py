@@ -106,18 +106,6 @@ def test_groups_are_lines_and_the_whole_is_the_runs_own(tmp_path):
     assert len(list((tmp_path / "tb" / "by").rglob("events*"))) == 2  # a file a line and process
 
 
-def test_a_dozen_charts_the_headline_first_and_the_rest_behind_a_prefix(tmp_path):
-    logger = TensorBoardLogger(tmp_path, "", "tb")
-    names = [q.name for q in Tagged.recorded]
-    observe(tmp_path, logger, 0, {(name, ""): i for i, name in enumerate(names)})
-    logger.finalize("success")
-    shown = in_tensorboard(tmp_path / "tb")
-    details = {tag for tag in shown if tag.startswith("tags_details/")}
-    assert details == {"tags_details/further_10", "tags_details/further_11"}
-    assert len(shown) == 14
-    assert shown["tags/accuracy"] == [(0, 1.0)]
-
-
 def test_heads_are_summarized_and_each_of_them_a_detail(tmp_path):
     logger = TensorBoardLogger(tmp_path, "", "tb")
     values = {

@@ -118,8 +118,7 @@ def observations(tmp_path):
     return pd.concat(tables, ignore_index=True)
 
 
-def test_table_and_figures(observations):
-    assert set(WordClusters.figures(observations, {})) == {"matrix", "clusters_per_word", "over_training"}
+def test_table_of_clusters(observations):
     table = WordClusters.tables(observations, {})["clusters"]
     last = observations[observations["step"].eq(100)]
     members = rows(last, "membership")

@@ -270,23 +270,6 @@ class Streams(list):
         return iter(self)
 
 
-def test_samples_do_not_depend_on_batches(tmp_path):
-    """The n × n measures of 20 tokens are the same however the text is cut into batches."""
-    module, whole = language_model(), batches(n=2)
-    cuts = slice(0, 3), slice(3, 5)
-    halves = [{k: v[rows] for k, v in b.items() if k != "continues"} for b in whole for rows in cuts]
-    observer = Similarity(reference=Itself(), measures=["rsa"], max_samples=20)
-    value_of = {}
-    for name, probe in (("whole", Streams(whole)), ("again", Streams(whole)), ("other", halves)):
-        value_of[name] = value(attach(observer, tmp_path / name, probe).observe(module, 0), "rsa", "h1", "h2")
-    assert value_of["whole"] == value_of["again"]
-    assert value_of["whole"] != value_of["other"]  # rows are other examples there: the control
-    x = gathered(module, whole)
-    everything = float(analysis.rsa(x["h1"], x["h2"]))
-    assert abs(value_of["whole"] - everything) < 0.3
-    assert value_of["whole"] != everything
-
-
 # ---------------------------------------------------------------- attention
 
 

@@ -1,7 +1,6 @@
 """Choices against one option at a time by transformers in float64, and against counts by hand."""
 
 import copy
-import math
 
 import numpy as np
 import pandas as pd
@@ -93,7 +92,6 @@ def test_scores_are_those_of_one_option_at_a_time(tmp_path, name, scoring):
     tags = scalar_tags(observer.name, table[Choices.is_scalar(table)])
     assert "choices/accuracy/moves" in tags
     assert not any(part in tag for tag in tags for part in ("low", "high", "log_probability"))
-    assert "accuracy" in Choices.figures(table, observer.settings)
 
 
 def test_only_options_are_read_under_masks(tmp_path):
@@ -140,20 +138,6 @@ def test_options_in_any_order_and_items_without_a_group(tmp_path):
     observer.attach(Run(tmp_path, tokenizer))
     found = select(observer.observe(model, 0), quantity="accuracy")
     assert found[["group", "value"]].to_numpy().tolist() == [["", 0.5], ["y", 0.0]]
-
-
-def test_logits_that_are_not_finite_give_no_accuracy(tmp_path, caplog):
-    tokenizer, model = bigrams()
-    rows = [("one", "a", [" b", " c"], "x"), ("two", "b", [" a", " c"], "y")]
-    observer = attached(tmp_path, tokenizer, rows)
-    observer.bind(model)
-    with torch.no_grad():
-        model.weight[tokenizer.convert_tokens_to_ids("b")] = torch.nan
-    found = observer.observe(model, 0).set_index(["quantity", "group"])["value"]
-    assert math.isnan(found["accuracy", "y"])
-    assert math.isnan(found["accuracy", ""])
-    assert found["accuracy", "x"] == 0.5
-    assert "not finite at step 0" in caplog.text
 
 
 def test_what_is_refused_before_the_first_observation(tmp_path):

@@ -11,15 +11,14 @@ import torch
 import transformers as hf
 from tokenizers import processors
 
-import lmdyn
 from lmdyn.analysis.statistics.intervals import share_interval
 from lmdyn.analysis.words.ngram_counts import NgramCounts
 from lmdyn.analysis.words.ngram_models import NgramModels
-from lmdyn.callbacks import MinimalPairs, Run, Steps
+from lmdyn.callbacks import MinimalPairs, Run
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.integrations.loop_data import data_of
-from lmdyn.models import LSTMLanguageModel, PretrainedLM
+from lmdyn.models import LSTMLanguageModel
 from lmdyn.runs.schema import select
 from tests.helpers.architectures import NanoGPT
 from tests.helpers.foreign_tokenizers import byte_level
@@ -194,22 +193,11 @@ def tokens_read(observer, model, embedding):
     return sum(counted)
 
 
-def loaded(folder, tokenizer):
-    """A model as commands read it."""
-    made(CAUSAL["gpt2"], tokenizer).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return PretrainedLM(name=str(folder))
-
-
-@pytest.mark.parametrize("name", [*CAUSAL, "lstm", "loaded"])
+@pytest.mark.parametrize("name", [*CAUSAL, "lstm"])
 def test_tokens_through_the_model_are_hardly_more_than_necessary(tmp_path, name):
     """What the two sentences of a pair begin with is read once; sentences of several pairs, too."""
     tokenizer = pieces()
-    observer = attached(tmp_path / "run", tokenizer)
-    if name == "loaded":
-        model = loaded(tmp_path / "gpt2", tokenizer)
-    else:
-        model = made({**CAUSAL, "lstm": lstm}[name], tokenizer)
+    observer, model = attached(tmp_path, tokenizer), made({**CAUSAL, "lstm": lstm}[name], tokenizer)
     observer.bind(model)
     encoded = {text: [-1, *tokenizer(text)["input_ids"][:-1]] for row in ROWS for text in row[:2]}
     necessary = apart = 0
@@ -407,32 +395,3 @@ def test_settings_are_those_of_the_pairs_and_of_the_model(tmp_path):
     again.bind(model)
     with pytest.raises(ValueError, match="probe_set"):
         attached(tmp_path, tokenizer, BY_HAND[:-1])
-
-
-def test_watched_in_another_loop(tmp_path):
-    tokenizer, model = bigrams()
-    ids = torch.tensor([tokenizer.convert_tokens_to_ids(list("abacaba"))])
-    watcher = lmdyn.watch(
-        model, [MinimalPairs(probe=Pairs(BY_HAND))], probe=[{"input_ids": ids, "labels": ids}], logger=None,
-        folder=tmp_path / "watched", tokenizer=tokenizer, schedule=Steps(at=(0,), last=False),
-    )  # fmt: skip
-    watcher.close()
-    stored = pd.read_parquet(tmp_path / "watched" / "observations" / "minimal_pairs")
-    table = attached(tmp_path, tokenizer, BY_HAND).observe(model, 0)
-    assert stored.astype(str).to_numpy().tolist() == table.astype(str).to_numpy().tolist()
-
-
-def test_figures(tmp_path):
-    tokenizer, model = bigrams()
-    observer = attached(tmp_path, tokenizer, BY_HAND * 3)
-    tables = []
-    for step in (0, 10, 100):
-        table = observer.observe(model, step)
-        accuracy = table["quantity"].eq("accuracy") & table["group"].eq("y")
-        tables.append(table.assign(value=table["value"].mask(accuracy, 1.0 if step else 0.5)))
-    figures = MinimalPairs.figures(pd.concat(tables), observer.settings)
-    assert set(figures) == {"accuracy", "onsets"}
-    axes = figures["onsets"].axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["y", "x"]  # x never differs from chance
-    assert axes.lines[0].get_xydata().tolist() == [[1, 0]]
-    assert not MinimalPairs.figures(pd.concat(tables).assign(value=np.nan), observer.settings)
