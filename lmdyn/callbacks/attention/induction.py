@@ -135,8 +135,6 @@ class Induction(Observer):
             panel="heads",
             short="copying (eigenvalues)",
         ),
-        _loss("first_loss", "Mean loss on the first of two equal sequences of random tokens."),
-        _loss("second_loss", "Mean loss on the second of two equal sequences, the repetition."),
         Quantity(
             "second_minus_first",
             "second_loss minus first_loss; induction makes it negative.",
@@ -150,6 +148,8 @@ class Induction(Observer):
             low=0.0,
             tags=(),
         ),
+        _loss("first_loss", "Mean loss on the first of two equal sequences of random tokens."),
+        _loss("second_loss", "Mean loss on the second of two equal sequences, the repetition."),
         _loss("early_loss", "Mean loss on the probe set after few tokens of context."),
         _loss("late_loss", "Mean loss on the probe set after many tokens of context."),
         Quantity(
