@@ -1,4 +1,4 @@
-"""The page of architectures agrees with measurements, and losses agree with those of transformers."""
+"""The page of architectures agrees with measurements."""
 
 import pytest
 

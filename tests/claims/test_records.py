@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -269,11 +268,3 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(tmp_path / "empty"), "--out", str(tmp_path / "other")])
     assert "the given runs have neither observations nor test.json: run" in capsys.readouterr().err
-
-
-def test_a_folder_of_version_0_1_is_recorded(tmp_path):
-    fixture = Path(__file__).parents[1] / "fixtures" / "v0_1" / "lstm_run"
-    (run,) = write_records(find_runs([fixture]), tmp_path / "out")
-    assert set(run.observers()) == {"learning_curves", "similarity", "sparsity"}
-    assert run.sessions == []
-    assert run.settings("sparsity") == RunFolder(fixture).settings("sparsity")

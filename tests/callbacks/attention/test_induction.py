@@ -41,11 +41,6 @@ def attach(folder, probe=None, tokenizer=None, **settings):
     return observer
 
 
-def of_architecture(folder, name, **settings):
-    observer = attach(folder, rows(VOCABULARY), vocab_size=VOCABULARY, **settings)
-    return observer.observe(ARCHITECTURES[name](), 0)
-
-
 def value(table, quantity, **where):
     (found,) = select(table, quantity=quantity, **where)["value"]
     return found
@@ -234,7 +229,8 @@ ATTENTION = {"uniform_attention"} | {n for n in CAUSAL if n.startswith(SCORES)}
     ],
 )  # fmt: skip
 def test_any_architecture_has_what_is_meaningful(tmp_path, name, expected):
-    table = of_architecture(tmp_path, name)
+    observer = attach(tmp_path, rows(VOCABULARY), vocab_size=VOCABULARY)
+    table = observer.observe(ARCHITECTURES[name](), 0)
     assert set(table["quantity"]) == expected
     assert np.isfinite(table["value"]).all()
     assert not table.duplicated([c for c in table if c not in ("step", "tokens", "value")]).any()

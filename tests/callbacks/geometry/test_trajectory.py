@@ -9,8 +9,6 @@ import torch
 from lmdyn.analysis import GroupSums, group_variance, nested_variance
 from lmdyn.callbacks import Run, Trajectory, select
 from lmdyn.callbacks.geometry import trajectory
-from lmdyn.callbacks.geometry.trajectory_figures import pictured_rows, pictured_steps
-from lmdyn.cli.pages.drawn_observations import drawn_observations
 from tests.callbacks.geometry.test_geometry import BLOCKS, Transformer, batches, captured
 from tests.helpers.foreign_tokenizers import NumberedWords
 from tests.helpers.refusals import assert_refused
@@ -154,18 +152,3 @@ def test_only_so_many_numbers_are_kept(tmp_path, monkeypatch):
         observer.bind(Transformer())
     monkeypatch.setattr(trajectory, "MOST_NUMBERS", 128)
     observer.bind(Transformer())
-
-
-def test_only_means_of_drawn_steps_are_read(tmp_path):
-    steps = [*range(0, 30), 100, 1000]
-    assert pictured_steps(steps) == [0, 2, 6, 18, 29, 100, 1000]
-    assert pictured_steps([7, 3]) == [3, 7]
-    observer = attach(tmp_path, words=4)
-    table = observer.observe(Transformer(), 0)
-    for step in steps[:12]:
-        observer.store.write(step, table.assign(step=step))
-    (drawn,) = drawn_observations(tmp_path, None)
-    table = drawn.read(Trajectory.figure_rows)
-    assert sorted(table.loc[table["quantity"].eq("mean"), "step"].unique()) == pictured_steps(steps[:12])
-    assert table.loc[table["quantity"].eq("between_share"), "step"].nunique() == 12
-    assert len(drawn.read(pictured_rows([0]))) < len(table)

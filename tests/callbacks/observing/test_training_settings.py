@@ -45,13 +45,9 @@ def compiled(module):
     module.net.compile(backend="eager")  # traced and guarded as with any backend, without a compiler of C++
 
 
-def checkpointed(module):
-    checkpoint_activations(module.net)
-
-
 TABLE = {
     "torch.compile": (compiled, {}),
-    "activation checkpointing": (checkpointed, {}),
+    "activation checkpointing": (lambda module: checkpoint_activations(module.net), {}),
     "accumulation": (lambda module: None, {"accumulate_grad_batches": 2}),
     "bf16-true": (lambda module: None, {"precision": "bf16-true"}),
     "bf16-mixed": (lambda module: None, {"precision": "bf16-mixed"}),

@@ -156,15 +156,6 @@ def test_steps_of_checkpoints_that_count_words_say_so(tmp_path):
     assert (later["unit"], later["words_seen"]) == ("updates", [30, 270])
 
 
-def test_a_replay_has_the_parameters_of_its_model_and_no_training_data(tmp_path):
-    about = {"model": {"class": "my.LSTM", "parameters": 12345}, "data": {"probe": {"class": "my.Text"}}}
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    session = {"began": "2026-01-02T00:00:00+00:00", "ended": "2026-01-02T00:03:00+00:00"}
-    (tmp_path / "provenance.json").write_text(json.dumps({"sessions": [session], "claims": {}}))
-    facts = known_facts(tmp_path, [])
-    assert (facts["parameters"], facts["data"]) == ("12,345", "observed on Text")
-
-
 @pytest.mark.parametrize("content", ["{[", "[" * 100_000])
 @pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "run.json"])
 def test_of_damaged_files_nothing_is_known(tmp_path, name, content):

@@ -25,12 +25,8 @@ def random(seed=0):
     return np.random.default_rng(seed)
 
 
-def all_corruptions():
-    """Sentence, rule and broken words, of all sentences."""
-    return [(s, rule, words) for s in SENTENCES for rule, words in corruptions(s, GRAMMAR, random()).items()]
-
-
-BROKEN = all_corruptions()
+# sentence, rule and broken words, of all sentences
+BROKEN = [(s, rule, words) for s in SENTENCES for rule, words in corruptions(s, GRAMMAR, random()).items()]
 
 
 def test_every_rule_is_broken_often():

@@ -281,21 +281,6 @@ def test_a_step_that_reads_earlier_states_is_refused():
         EncoderMap(model, text(2, 6))
 
 
-def test_two_iterations_are_too_few_to_measure(caplog):
-    class Twice(PlainLoop):
-        def forward(self, input_ids, depth=None):
-            e = self.embed(input_ids)
-            x = torch.zeros_like(e)
-            for _ in range(depth or self.depth):
-                x = self.step(x + e)
-            return self.out(x)
-
-    model = seeded(Twice)
-    model.depth = 2
-    EncoderMap(model, text(2, 6))
-    assert "Twice runs two iterations" in caplog.text
-
-
 def test_noise_in_each_step_is_refused():
     class Noisy(PlainLoop):
         def forward(self, input_ids, depth=None):
