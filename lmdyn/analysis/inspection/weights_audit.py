@@ -352,12 +352,22 @@ def audit_weights(
         sketches: :func:`weights_sketch` of each checkpoint.
         tensors: by name, a hash and the :func:`tensor_sketches` of a tensor in each checkpoint; NaN where unknown.
 
+    Raises:
+        ValueError: if lengths differ, or if steps do not increase.
+
     Example:
         >>> sketches = torch.tensor([0.0, 1.0, 2.0, 2.0], dtype=torch.float64)[:, None]
         >>> audit = audit_weights([0, 10, 20, 30], ["a", "b", "c", "c"], sketches)
         >>> audit.identical_to, audit.to_first
         ((None, None, 30, 20), (0.0, 1.0, 2.0, 2.0))
     """
+    if not len(steps) == len(digests) == len(sketches):
+        raise ValueError(
+            f"expected one digest and one sketch for each step, got steps: {len(steps)}, digests: {len(digests)}, "
+            f"sketches: {len(sketches)}"
+        )
+    if unordered := [f"{b} after {a}" for a, b in itertools.pairwise(steps) if b <= a]:
+        raise ValueError(f"expected increasing steps, got {', '.join(unordered)}")
     same: dict[str, list[int]] = {}
     for step, digest in zip(steps, digests, strict=True):
         same.setdefault(digest, []).append(step)

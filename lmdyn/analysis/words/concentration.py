@@ -109,12 +109,17 @@ def expected_concentration(d: int, distribution: str) -> float:
         d: number of units of the vector.
         distribution: distribution of each number, ``uniform`` or ``gaussian``; its scale does not matter.
 
+    Raises:
+        ValueError: if d is below 1, or if the distribution is unknown.
+
     Reference: the delta method on ‖v‖₂/‖v‖₁ = d^(−1/2) √m₂ / m₁, with m₁ and m₂ the means of |v| and v².
 
     Example:
         >>> [round(expected_concentration(200, kind), 4) for kind in ("uniform", "gaussian")]
         [0.0816, 0.0885]
     """
+    if d < 1 or distribution not in ("uniform", "gaussian"):
+        raise ValueError(f"expected d >= 1 and 'uniform' or 'gaussian', got d = {d} and {distribution!r}")
     if d == 1:
         return 1.0
     if distribution == "uniform":
@@ -283,12 +288,16 @@ def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
     Returns:
         Number from 0 to ln(types); NaN if no word was counted.
 
+    Raises:
+        ValueError: if a count is negative.
+
     Example:
         >>> round(unigram_entropy(torch.tensor([3, 3, 0])), 4)
         0.6931
     """
     total = int(counts.sum())
-
+    if (counts < 0).any():
+        raise ValueError(f"expected counts of at least 0, got {int(counts.min())}")
     return float(torch.special.entr(counts.double() / total).sum()) if total else math.nan
 
 

@@ -310,7 +310,7 @@ class Observer(L.Callback, ABC):
         try:
             yield
         except ValueError as error:
-            if type(error) is ValueError and self.name not in str(error):
+            if len(error.args) == 1 and self.name not in str(error):
                 error.args = (f"{whose}: {error}",)
             raise
 

@@ -15,6 +15,7 @@ from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.attention_weights import switches_attention
 from lmdyn.analysis.inspection.forward import Batch
 from lmdyn.analysis.inspection.sites import Kind
+from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, Watch, probe_pass
 from lmdyn.callbacks.observing.sums import Row, Sums, tabulate
@@ -169,11 +170,15 @@ class _PassSums:
     def __init__(self, observer: StreamingObserver, step: int) -> None:
         self._observer, self._step = observer, step
         self._sums = Sums(observer.sums(), step)
+        self._batches = 0
 
     def update(self, seen: ObservedBatch) -> None:
+        self._batches += 1
         self._observer.update(seen, self._sums)
 
     def table(self) -> pd.DataFrame:
         observer = self._observer
         self._sums.reduce()
+        if not any(gather(self._batches)):  # such as an iterator that was read before
+            raise ValueError(f"{observer.name}: the probe set is empty: use other data")
         return tabulate(observer.rows(self._sums), observer.columns, observer.name, self._step)

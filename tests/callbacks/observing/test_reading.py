@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SubsetRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 from lmdyn.callbacks import (
     AttentionPatterns,
     EncoderDynamics,
+    Geometry,
     LearningCurves,
     Run,
     Similarity,
@@ -174,6 +175,25 @@ class Tokenizer:
 
     def __len__(self):
         return VOCABULARY + 1
+
+
+class Once(IterableDataset):
+    """Batches that are not there again."""
+
+    def __init__(self, batches):
+        self.batches = iter(batches)
+
+    def __iter__(self):
+        return self.batches
+
+
+def test_data_that_has_been_read_is_no_observation_of_nothing(tmp_path):
+    module, probe = LLAMA(), DataLoader(Once([{"input_ids": ids} for ids in [*IDS] * 6]), batch_size=None)
+    observer = attach(Geometry(), probe, tmp_path)
+    observer.bind(module)
+    with pytest.raises(ValueError, match="the probe set is empty"):
+        for step in range(3):
+            observer.observe(module, step)
 
 
 def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):

@@ -15,7 +15,7 @@ _SIZE = 5.0, 2.8  # inches
 _RESOLUTION = 72  # dots per inch: the size of a card, which shows of a larger image every n-th pixel
 _MOST_LINES = 6
 _LETTERS = 76  # of a line of the sentences
-_LONGEST = 24  # letters of a name
+_LONGEST = 24  # of a line of a name
 
 
 @in_style
@@ -30,11 +30,11 @@ def summary_picture(found: Finding) -> Figure:
     axes = figure.subplots()
     for name, course in drawn.items():
         course = course.dropna()
-        label = textwrap.shorten(str(name), _LONGEST, placeholder="…")
+        label = "\n".join(textwrap.wrap(str(name), _LONGEST)[:2])
         axes.plot(course.index.to_numpy(dtype=float), course.to_numpy(dtype=float), marker=".", label=label)
     if found.whole is not None:
         whole = wide(found.whole.rows, "line").iloc[:, 0]
-        axes.plot(whole.index, whole, color="black", lw=2.2, label="over everything")
+        axes.plot(whole.index, whole, color="black", lw=2.2, marker=".", label="over everything")
     set_step_axis(axes, lines.index)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.label.set_fontsize(8)
