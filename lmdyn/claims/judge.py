@@ -161,7 +161,9 @@ def _judge_claim(
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
-    if own := bool(_own_texts([judged[s][0] for s in seeds])):  # errors over texts would count them twice
+    if own := bool(
+        _own_texts([judged[s][0] for s in seeds if judged[s]])
+    ):  # errors over texts would count them twice
         estimates = {seed: [replace(e, error=None) for e in found] for seed, found in estimates.items()}
     try:
         parts = _parts(claim, estimates, confidence)

@@ -240,7 +240,8 @@ def test_drawing_is_invisible(plain, tmp_path):
     drawn = fit(tmp_path, [observer], "towers", figures=True)
     assert identical(final_weights(plain["towers"]), final_weights(drawn))
     assert {tag.split("/")[0] for tag in EventAccumulator(str(drawn)).Reload().Tags()["images"]} == {
-        "word_clusters"
+        "_summary",
+        "word_clusters",
     }
 
 
