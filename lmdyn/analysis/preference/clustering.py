@@ -13,6 +13,7 @@ from torch import Tensor
 from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.preference.independent_components import (
     TOLERANCE,
+    IndependentComponents,
     Nonlinearity,
     amari_ica,
     principal_components,
@@ -176,9 +177,16 @@ def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clu
     how = clustering
     p = principal_components(embeddings, how.components)
     found = amari_ica(p, how.learning_rate, how.max_iterations, how.tolerance, how.nonlinearity)
-    values = (found.sources / found.sources.std(0, correction=0)).float().cpu()
+    y = found.sources
+    return _clustered((y / y.std(0, correction=0)).float().cpu(), how.threshold, found)
+
+
+def _clustered(
+    values: Float[Tensor, "n k"], threshold: float, found: IndependentComponents
+) -> ClusteredWords:
+    """Return all pairs of a word and a cluster that it belongs to."""
     # by component, then direction (the positive one first), then word
-    by_cluster = torch.stack([values > how.threshold, values < -how.threshold], -1).permute(1, 2, 0)
+    by_cluster = torch.stack([values > threshold, values < -threshold], -1).permute(1, 2, 0)
     component, negative, word = by_cluster.nonzero().unbind(1)
     return ClusteredWords(
         words=len(values),
@@ -187,7 +195,7 @@ def word_clusters(embeddings: Float[Tensor, "n d"], clustering: Clustering = Clu
         cluster=2 * component + negative,
         value=values[word, component],
         values=values,
-        threshold=how.threshold,
+        threshold=threshold,
         within_one=float((values.abs() <= 1).double().mean()),
         iterations=found.iterations,
         converged=found.converged,

@@ -401,8 +401,12 @@ class Observer(L.Callback, ABC):
         folder = self.run.log_dir / "observations" / self.name
         if self._store is None or self._store.folder != folder:  # a store caches its checks
             observer = public_name(type(self))
-            self._store = ObservationStore(folder, observer, lambda: self.settings)
+            self._store = ObservationStore(folder, observer, self._own_settings)
         return self._store
+
+    def _own_settings(self) -> dict[str, Any]:
+        """Return the settings; in a copy of the observer, a bound method is the copy's."""
+        return self.settings
 
     def attach(self, run: Run) -> None:
         """Attach to a run: load the probe set and check the settings. Called in a Trainer's setup and in replay.
