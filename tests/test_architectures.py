@@ -1,9 +1,12 @@
-"""The page of architectures agrees with measurements."""
+"""The page of architectures agrees with measurements, and losses agree with those of transformers."""
 
 import pytest
+import torch
 
+from lmdyn.callbacks import LearningCurves
+from lmdyn.callbacks.observing.run import Run
 from tests.helpers import architecture_table as T
-from tests.helpers.architectures import ARCHITECTURES, MASKED
+from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULARY
 
 pytestmark = pytest.mark.slow
 AT_LEAST_FOR_T5 = ("LearningCurves", "Similarity", "AttentionPatterns", "DiagnosticProbe")
@@ -38,3 +41,42 @@ def test_what_has_to_run_does(written):
     for name in MASKED:
         for observer in ("TokenLearning", "WorldKnowledge", "DepthPerformance"):
             assert not written[name][observer].reason
+
+
+# ---------------------------------------------------------------- losses
+
+
+def hugging_face_batches(name):
+    """Rows of unequal length, padded, in transformers' own convention; of masked models, some tokens masked."""
+    g = torch.Generator().manual_seed(0)
+    for lengths in ((12, 9, 4), (7, 12)):
+        ids = torch.randint(4, VOCABULARY, (len(lengths), 12), generator=g)
+        mask = torch.arange(12) < torch.tensor(lengths)[:, None]
+        labelled = mask & (torch.rand(ids.shape, generator=g) < 0.3) if name in MASKED else mask
+        inputs = torch.where(mask, torch.where(labelled, 3, ids) if name in MASKED else ids, 0)
+        labels = torch.where(labelled, ids, -100)
+        yield {"input_ids": inputs, "attention_mask": mask.long(), "labels": labels}
+
+
+def their_loss(module, batches, name):
+    """transformers' own, over all labelled tokens."""
+    total = count = 0.0
+    for batch in batches:
+        with torch.no_grad():
+            loss = module(**batch).loss.double().item()
+        labels = batch["labels"] if name in MASKED else batch["labels"][:, 1:]
+        n = int((labels != -100).sum())
+        total, count = total + n * loss, count + n
+    return total / count
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *MASKED])
+def test_losses_are_those_of_transformers(name, tmp_path):
+    module, batches = ARCHITECTURES[name](), list(hugging_face_batches(name))
+    expected = their_loss(module, batches, name)
+
+    observer = LearningCurves(layers=[], bands=[], probe=batches)
+    observer.attach(Run(tmp_path))
+    table = observer.observe(module, 0)
+    overall = table[table["quantity"].eq("loss") & table["by"].eq("")]["value"].item()
+    assert overall == pytest.approx(expected, rel=1e-6)

@@ -217,6 +217,8 @@ def _observers(given: Any) -> list[Observer]:
     """
     found: list[Any] = [given] if isinstance(given, Observer | type | str) else list(given)
     for one in found:
+        if isinstance(one, type):
+            raise ValueError(f"{one.__name__} is a class: create an observer, {one.__name__}()")
         if not isinstance(one, Observer):
             raise ValueError(f"observers contain {one!r}: expected observers, such as LearningCurves()")
     return found

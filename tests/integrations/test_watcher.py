@@ -284,6 +284,26 @@ def test_a_schedule_fires_when_a_step_is_reached_or_passed(tmp_path):
         watcher.step(10)
 
 
+def test_a_schedule_of_amounts_fires_at_the_first_update_at_or_past_each(tmp_path):
+    schedule = Steps(at=(), last=False, words=(10, 20, 21, 100), tokens=(1000,))
+    with watch(Bigrams(), tmp_path, observers=[LearningCurves()], schedule=schedule) as watcher:
+        for step, words, tokens in (
+            (1, 9, 1),
+            (2, 10, 2),
+            (5, 30, 3),
+            (6, 31, 1000),
+            (7, 99, 1001),
+            (7, 150, 1001),
+        ):
+            watcher.step(step, words=words, tokens=tokens)
+        with pytest.raises(
+            ValueError,
+            match=r"amounts of words, but your loop does not count words: pass `words` to watcher\.step",
+        ):
+            watcher.step(8, tokens=2000)
+    assert list(RunFolder(tmp_path).read("learning_curves")["step"].unique()) == [2, 5, 6]
+
+
 def test_refusals_leave_the_folder_free(tmp_path):
     class Rows(Dataset):
         def __len__(self):
@@ -296,7 +316,10 @@ def test_refusals_leave_the_folder_free(tmp_path):
     assert_refused(
         lambda **options: watch(Bigrams(), tmp_path, **options),
         ({"observers": [LearningCurves(), LearningCurves()]}, "2 observers have the name 'learning_curves'"),
-        ({"observers": [LearningCurves]}, "observers contain <class .*LearningCurves'>: expected observers"),
+        (
+            {"observers": [LearningCurves]},
+            r"LearningCurves is a class: create an observer, LearningCurves\(\)",
+        ),
         ({"observers": "Geometry"}, "observers contain 'Geometry': expected observers"),
         ({"schedule": 100}, "schedule is 100: expected steps, such as Steps"),
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
