@@ -11,10 +11,11 @@ import torch
 import transformers as hf
 from tokenizers import processors
 
+import lmdyn
 from lmdyn.analysis.statistics.intervals import share_interval
 from lmdyn.analysis.words.ngram_counts import NgramCounts
 from lmdyn.analysis.words.ngram_models import NgramModels
-from lmdyn.callbacks import MinimalPairs, Run
+from lmdyn.callbacks import MinimalPairs, Run, Steps
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.integrations.loop_data import data_of
@@ -395,3 +396,16 @@ def test_settings_are_those_of_the_pairs_and_of_the_model(tmp_path):
     again.bind(model)
     with pytest.raises(ValueError, match="probe_set"):
         attached(tmp_path, tokenizer, BY_HAND[:-1])
+
+
+def test_watched_in_another_loop(tmp_path):
+    tokenizer, model = bigrams()
+    ids = torch.tensor([tokenizer.convert_tokens_to_ids(list("abacaba"))])
+    watcher = lmdyn.watch(
+        model, [MinimalPairs(probe=Pairs(BY_HAND))], probe=[{"input_ids": ids, "labels": ids}], logger=None,
+        folder=tmp_path / "watched", tokenizer=tokenizer, schedule=Steps(at=(0,), last=False),
+    )  # fmt: skip
+    watcher.close()
+    stored = pd.read_parquet(tmp_path / "watched" / "observations" / "minimal_pairs")
+    table = attached(tmp_path, tokenizer, BY_HAND).observe(model, 0)
+    assert stored.astype(str).to_numpy().tolist() == table.astype(str).to_numpy().tolist()
