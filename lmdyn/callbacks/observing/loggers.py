@@ -143,6 +143,7 @@ class LiveFigures:
 
 _WAIT = 100  # times the duration of the last drawing: figures take 1 % of the time
 _FIRST_S = 6.0
+_SCREEN = 75.0  # dots per inch: letters are as large as text beside them, and more dots take longer
 
 
 def takes_images(logger: Any) -> bool:
@@ -157,6 +158,7 @@ def has_cards(logger: Any) -> bool:
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
     """Send a figure to loggers of images: by TensorBoard's ``add_image``, or ``log_image``."""
+    figure.set_dpi(min(figure.dpi, _SCREEN))
     picture = pixels(figure)
     for logger in loggers:
         if has_cards(logger):

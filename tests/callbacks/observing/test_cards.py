@@ -55,8 +55,8 @@ def test_tensorboard_shows_the_finding_first_in_the_form_of_a_card(tmp_path):
     sizes = {
         tag: (events.Images(tag)[0].height, events.Images(tag)[0].width) for tag in events.Tags()["images"]
     }
-    assert sizes == {"_summary/a": (201, 360), "a/figures/b": (330, 880)}
-    assert images.shapes == {"a/figures/b": (330, 880)}
+    assert sizes == {"_summary/a": (201, 360), "a/figures/b": (225, 600)}
+    assert images.shapes == {"a/figures/b": (225, 600)}
 
 
 def test_long_names_stay_apart_and_single_values_are_seen():
