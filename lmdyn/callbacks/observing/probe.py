@@ -429,6 +429,8 @@ def probe_pass(
                     )
                     watch.consumer.update(view)
             start = start + length
+        if rank == 0 and not len(start):
+            log.warning("the probe set is empty: pass at least one batch to observe")
 
 
 def _named(captured: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:

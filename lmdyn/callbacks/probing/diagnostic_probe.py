@@ -191,6 +191,8 @@ class DiagnosticProbe(Observer):
         batches = SimpleNamespace(update=lambda seen: parts.append(self._read(blocks, seen)))
         probe_pass(module, part, [Watch(batches, self.paths())], forward=self.forward)
         whole = gather_rows(parts, device_of(module))
+        if not whole:
+            raise ValueError(f"{self.name}: the train or {self.split} split is empty: use other data")
         order = whole.pop("order").argsort()
         whole = {key: rows[order] for key, rows in whole.items()}
         activations, labels = ({k[2:]: v for k, v in whole.items() if k[0] == kind} for kind in "xy")

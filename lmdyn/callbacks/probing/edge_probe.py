@@ -215,6 +215,8 @@ class EdgeProbe(Observer):
                 there = seen.activations
                 collected.append(self._collect(batch, {name: there[name] for name in names or there}))
         whole = gather_rows(collected, device)
+        if not whole:
+            raise ValueError(f"{self.name}: the train, validation or test split is empty: use other data")
         order, rank = whole.pop("order").sort()  # one order for any number of ranks
         of_piece = order >> 24
         spans, labels = {}, {}
