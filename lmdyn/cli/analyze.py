@@ -41,7 +41,14 @@ from lmdyn.cli.trust.untrusted import imports_restored, refuse_others
 from lmdyn.datamodules.corpora.tokenization import check_growth
 from lmdyn.runs.atomic_files import make_writable, remove_unfinished
 from lmdyn.runs.checkpoint_files import read_checkpoint, updates_in
-from lmdyn.runs.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, name_amounts, stamp
+from lmdyn.runs.hub_checkpoints import (
+    HubCheckpoints,
+    StoredNames,
+    is_pretrained,
+    name_amounts,
+    pretrained_content,
+    stamp,
+)
 from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.run_identity import write_identity
 from lmdyn.runs.store import ObservationStore
@@ -156,6 +163,8 @@ def analyze(
     if not subject.own:
         for sentence in end_tokens([datamodule, *(o.probe for o in observers)]):
             log.warning("%s", sentence)
+    # the module has the first checkpoint's weights, as just compared
+    held = (next(iter(paths)), pretrained_content(first, module.state_dict())) if fits else None
     module.to(device)
     weights = WeightsRecord(out)
     hub = paths if isinstance(paths, HubCheckpoints) else None
@@ -178,7 +187,7 @@ def analyze(
     with logging_to(own_loggers):
         work = Work(asked, known, shard=shard, strict=strict, source_may_fail=hub is not None)
         try:
-            with ReadAhead(_bounded(subject, keep, shard), fits, known) as reading:
+            with ReadAhead(_bounded(subject, keep, shard), fits, known, held) as reading:
                 Replay(work, reading, module, own_loggers, backlog, weights, stamps, amounts, first).run()
         finally:
             for observer in observers:  # of killed workers

@@ -83,7 +83,7 @@ def read_pretrained(path: Path) -> Record:
         ValueError: if transformers cannot load the folder as a language model.
     """
     module: Any = dotted(MODULE)(name=str(path))
-    return _answer(path, module.state_dict())
+    return pretrained_content(path, module.state_dict())
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def read_stored(path: Path, fits: StoredNames) -> Record | None:
     if {key: tuple(tensor.shape) for key, tensor in stored.items()} != fits.shapes:
         return None
     cast = {key: tensor.to(fits.dtypes[key]) for key, tensor in stored.items()}
-    return _answer(path, {name: cast[key] for name, key in fits.names.items()})
+    return pretrained_content(path, {name: cast[key] for name, key in fits.names.items()})
 
 
 def _equal(stored: Tensor, read: Tensor) -> bool:
@@ -159,7 +159,8 @@ def _load_files(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} cannot be read ({error}): download or write the files again") from error
 
 
-def _answer(path: Path, weights: Record) -> Record:
+def pretrained_content(path: Path, weights: Record) -> Record:
+    """Return weights with what is beside them in their folder, in the form of ``read_checkpoint``."""
     state = read_record(path / "trainer_state.json")
     about = {"tokens": state.get("num_input_tokens_seen") or None} if state else {}
     hyperparameters = {"_class_path": MODULE, "name": str(path)}

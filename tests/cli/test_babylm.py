@@ -5,6 +5,7 @@ import math
 import random
 import re
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,9 +14,9 @@ import yaml
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from lmdyn.analysis import surprisals
+from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.cli.__main__ import main
 from lmdyn.models import PretrainedLM
-from lmdyn.runs import hub_checkpoints
 from tests.helpers.foreign_tokenizers import byte_level, trained
 
 NOUNS, VERBS = ["cat", "dog", "bird", "key", "lamp"], ["runs .", "sleeps .", "sees it ."]
@@ -98,10 +99,12 @@ def read(path):
 @pytest.mark.slow
 def test_the_files_of_the_pipeline(data, checkpoints, tmp_path, monkeypatch, capsys):
     loads = []
-    real = hub_checkpoints.read_stored
-    monkeypatch.setattr(
-        "lmdyn.cli.replay.read_ahead.read_stored", lambda path, fits: loads.append(path) or real(path, fits)
-    )
+    reads = {"lmdyn.cli.replay.read_ahead.read_stored": 0, "lmdyn.models.pretrained.load_model": 1}
+    for name, place in reads.items():  # of the arguments, the one that is the folder
+        real = dotted(name)
+        monkeypatch.setattr(
+            name, lambda *a, place=place, real=real, **k: loads.append(Path(a[place])) or real(*a, **k)
+        )
     out = tmp_path / "results"
     main(["babylm", str(checkpoints), "--data", str(data), "--out", str(out), "--device", "cpu"])
     assert sorted(p.name for p in loads) == ["chck_10M", "chck_1M", "chck_2M"]  # one load a checkpoint
@@ -150,10 +153,10 @@ def test_the_files_of_the_pipeline(data, checkpoints, tmp_path, monkeypatch, cap
     assert len(of_ewok) == 3
     missing = set(re.findall(r"lmdyn leaves out (\w+)", capsys.readouterr().err))
     assert missing == {"supplement_filtered", "ewok_filtered"}
-    # again: nothing is loaded a second time
+    # again: the first one is loaded to build the model
     loads.clear()
     main(["babylm", str(checkpoints), "--data", str(data), "--out", str(out), "--device", "cpu"])
-    assert not loads
+    assert [p.name for p in loads] == ["chck_1M"]
     assert read(folder / "all_full_preds_and_fast_scores_causal.json") == whole
     # a later checkpoint: the full sets are its own, and not those of the last one before
     shutil.copytree(checkpoints / "chck_2M", checkpoints / "chck_20M")

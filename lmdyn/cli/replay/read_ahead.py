@@ -36,6 +36,8 @@ class ReadAhead:
         paths: checkpoints by step; reading an item of a hub model downloads it.
         fits: names of the weights in transformers' files, if these can be read without building a model.
         known: function that returns whether the weights of a step are recorded already.
+        held: step and content of the checkpoint whose weights the module has; used if it is the first to be read, since
+            the module then still has them.
 
     Attributes:
         done: to be called with each step that is no longer needed.
@@ -46,8 +48,9 @@ class ReadAhead:
         paths: Mapping[int, Path] | Downloads,
         fits: StoredNames | None,
         known: Callable[[int], bool],
+        held: tuple[int, dict[str, Any]] | None = None,
     ) -> None:
-        self._paths, self._fits, self._known = paths, fits, known
+        self._paths, self._fits, self._known, self._held = paths, fits, known, held
         self.done = paths.done if isinstance(paths, Downloads) else lambda step: None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._begun: dict[int, Future[tuple[Path, ReadCheckpoint | None]]] = {}
@@ -65,7 +68,9 @@ class ReadAhead:
     def start(self, step: int) -> None:
         """Start to read a checkpoint."""
         if step not in self._begun:
-            self._begun[step] = self._thread.submit(self._read, step)
+            held, self._held = self._held, None
+            content = held[1] if held is not None and held[0] == step else None
+            self._begun[step] = self._thread.submit(self._read, step, content)
 
     def get(self, step: int) -> ReadCheckpoint:
         """Return a checkpoint, when it is read.
@@ -83,12 +88,11 @@ class ReadAhead:
         if not begun.cancel():
             begun.add_done_callback(lambda _: self.done(step))
 
-    def _read(self, step: int) -> tuple[Path, ReadCheckpoint | None]:
+    def _read(self, step: int, content: dict[str, Any] | None) -> tuple[Path, ReadCheckpoint | None]:
         path = self._paths[step]
-        content = None
-        if not is_pretrained(path):
+        if content is None and not is_pretrained(path):
             content = read_checkpoint(path)
-        elif self._fits is not None:
+        elif content is None and self._fits is not None:
             content = read_stored(path, self._fits)
         return path, None if content is None else self._noted(step, path, content)
 
