@@ -62,13 +62,17 @@ def name_step(name: str) -> int | None:
 
 
 def name_amounts(name: str) -> dict[str, int]:
-    """Return the tokens and words that a name counts, as those of OLMo, and of the BabyLM challenge, do.
+    """Return the tokens and words that a name counts, and its stage, as in names of OLMo and of the BabyLM challenge.
 
     Example:
         >>> name_amounts("stage1-step150-tokens1B"), name_amounts("chck_10M"), name_amounts("step500")
-        ({'tokens': 1000000000}, {'words': 10000000}, {})
+        ({'tokens': 1000000000, 'stage': 1}, {'words': 10000000}, {})
     """
-    patterns = {"tokens": r"tokens[_\-=]?(\d+)([kMBT]?)", "words": r"(?:chck_|words[_\-=]?)(\d+)([kMBT]?)"}
+    patterns = {
+        "tokens": r"tokens[_\-=]?(\d+)([kMBT]?)",
+        "words": r"(?:chck_|words[_\-=]?)(\d+)([kMBT]?)",
+        "stage": r"stage[_\-=]?(\d+)()",
+    }
     found = {kind: re.search(rf"{pattern}(?![A-Za-z\d])", name) for kind, pattern in patterns.items()}
     return {kind: int(match[1]) * _SIZES[match[2]] for kind, match in found.items() if match}
 
@@ -238,7 +242,7 @@ class HubCheckpoints(Mapping[int, Path]):
         if self._revisions.setdefault(step, revision) != revision:
             raise ValueError(
                 f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} both have step {step}: remove "
-                "one revision"
+                "one revision, or analyze each stage of the training in a separate command, with its own --out"
             )
 
     def model(self, step: int) -> tuple[str, str | None]:

@@ -154,9 +154,11 @@ class Progress:
         tokens: labelled tokens trained on so far, over all ranks; None without a ``RunState``, which counts them.
         learning_rate: learning rate of the first parameter group; None in evaluation of a plain module.
         words: words of the training text read so far, if they are counted.
+        stage: number of the stage of the training to which the steps belong, if the checkpoint's name has one.
     """
 
     step: int
     tokens: int | None = None
     learning_rate: float | None = None
     words: int | None = None
+    stage: int | None = None

@@ -32,7 +32,10 @@ __all__ = [
 ENDS = ("_error", "_low", "_high")
 """How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 
-_BEFORE_GROUPS = ("step", "tokens", "words_seen", "quantity", "site")
+_IF_KNOWN = {"words_seen": "words", "training_stage": "stage"}
+"""Columns that a table has if the number is known, and what ``Progress`` calls the number."""
+
+_BEFORE_GROUPS = ("step", "tokens", *_IF_KNOWN, "quantity", "site")
 _PART = re.compile(r"<\w+>")  # part of a name or tag that depends on settings or data
 
 
@@ -181,8 +184,9 @@ def tidy(measured: DataFrame, at: Progress) -> DataFrame:
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)
     table.insert(1, "tokens", pd.Series(at.tokens, index=table.index, dtype="Int64"))
-    if at.words is not None:
-        table.insert(2, "words_seen", pd.Series(at.words, index=table.index, dtype="Int64"))
+    for column, name in _IF_KNOWN.items():
+        if (known := getattr(at, name)) is not None:
+            table.insert(2, column, pd.Series(known, index=table.index, dtype="Int64"))
     return table
 
 
@@ -253,8 +257,8 @@ def wide(table: DataFrame, columns: str, index: str | list[str] = "step", *, sor
 def to_arrow(table: DataFrame) -> pa.Table:
     """Convert a tidy table for parquet: one schema for every step, so that a column of nulls keeps its type.
 
-    ``step``, ``tokens`` and ``words_seen`` are int64, ``value`` is float64, columns of integers are int64, all others
-    are dictionaries of strings.
+    ``step``, ``tokens``, ``words_seen`` and ``training_stage`` are int64, ``value`` is float64, columns of integers
+    are int64, all others are dictionaries of strings.
 
     Raises:
         KeyError: if a column is missing.
@@ -262,8 +266,9 @@ def to_arrow(table: DataFrame) -> pa.Table:
     columns: dict[str, Any] = {"step": table["step"].astype("int64")}
     tokens = table["tokens"] if "tokens" in table else pd.Series(None, index=table.index, dtype="Int64")
     columns["tokens"] = tokens.astype("Int64").array
-    if "words_seen" in table:
-        columns["words_seen"] = table["words_seen"].astype("Int64")
+    for name in _IF_KNOWN:
+        if name in table:
+            columns[name] = table[name].astype("Int64")
     for name in ("quantity", "site", *group_columns(table)):
         if is_number_column(table[name]):
             columns[name] = table[name].astype("Int64")

@@ -106,7 +106,15 @@ def losses(out):
     ("name", "steps", "glob", "expected"),
     [
         ("chck_{}M", (2, 10), "", {"words_seen": {2_000_000: 2_000_000, 10_000_000: 10_000_000}}),
-        ("step{}-tokens3B", (10, 20), "step*", {"tokens": {10: 3_000_000_000, 20: 3_000_000_000}}),
+        (
+            "stage2-step{}-tokens3B",
+            (10, 20),
+            "stage*",
+            {
+                "tokens": {10: 3_000_000_000, 20: 3_000_000_000},
+                "training_stage": {10: 2, 20: 2},
+            },
+        ),
     ],
 )
 def test_amounts_in_names_are_those_of_the_observations(tmp_path, observers, name, steps, glob, expected):
@@ -309,7 +317,7 @@ def test_steps_of_revisions():
     for revisions, name, said in (
         ("", "org/lm", "is empty"),
         ("main", "org/lm", "has no step: write STEP=main"),
-        ("step5,checkpoint-5", "org/lm", "both have step 5"),
+        ("stage1-step5,stage2-step5", "org/lm", "both have step 5: .* analyze each stage"),
         ("stage*", "org/lm", "no revision of org/lm with a step matches"),
         ("all", "org/lm_{}", "means several models: list the revisions"),
     ):

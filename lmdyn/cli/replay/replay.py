@@ -60,7 +60,7 @@ class Replay:
         backlog: existing observations that loggers also receive.
         weights: record of the checkpoints' weights.
         stamps: stamps of the checkpoints' files, by step.
-        amounts: tokens and words that the checkpoints' names count, by step; used where a checkpoint does not say.
+        amounts: tokens, words and stages in the checkpoints' names, by step; used where a checkpoint does not say.
         first: the checkpoint with whose configuration the module was built.
     """
 
@@ -129,7 +129,7 @@ class Replay:
                 "%s contains step %s; lmdyn uses step %d from the file name", read.path, about["step"], step
             )
         known = {**self.amounts[step], **{k: v for k, v in about.items() if v is not None}}
-        at = Progress(step, *(known.get(name) for name in ("tokens", "learning_rate", "words")))
+        at = Progress(step, *(known.get(name) for name in ("tokens", "learning_rate", "words", "stage")))
         del read  # so that at most one other is in memory
         met = self._meet(step, observers)
         passes = Passes(met, self.module)
