@@ -206,6 +206,8 @@ class Claim:
         measured_by: the command that would measure it.
         inspected: seeds of runs that were inspected before this claim was stated in this form, or of runs that were
             made again since; in addition to those of its study.
+        within: number of training tokens with a label within which the claim says that something happens. A shorter
+            run may confirm the claim, but cannot refute it.
 
     Raises:
         ValueError: if there are no parts, or a condition reads what a part reads.
@@ -233,6 +235,7 @@ class Claim:
     variant: str = ""
     measured_by: str = ""
     inspected: tuple[int, ...] = ()
+    within: float | None = None
 
     def __post_init__(self) -> None:
         if not self.parts or not all(isinstance(p, Part) for p in self.parts):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from lmdyn.claims.numbers import At, Estimate, Number
 from lmdyn.claims.rows import Rows
@@ -38,6 +39,8 @@ class ForkEffect(Number):
         log: whether to compute ln(a / b).
     """
 
+    no_effect: ClassVar[float | None] = 0.0
+
     rows: Rows
     against: Rows
     log: bool = False
@@ -67,6 +70,8 @@ class ForkEffect(Number):
 @dataclass(frozen=True)
 class SinceFork(Number):
     """The change since a fork: its last value minus (``log``: log of the ratio to) that at its start."""
+
+    no_effect: ClassVar[float | None] = 0.0
 
     rows: Rows
     log: bool = False

@@ -10,7 +10,16 @@ from lmdyn.claims.claim import Claim, Study
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.registration import enough, inspected_words, registered
 from lmdyn.claims.rows import Rows, Source, parts_of
-from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
+from lmdyn.claims.summary import (
+    ENOUGH,
+    FEWEST,
+    SMALLER,
+    PartJudgement,
+    Summary,
+    Verdict,
+    judge_part,
+    summarize,
+)
 from lmdyn.runs.observed_run import (
     NotMeasured,
     ObservedRun,
@@ -30,17 +39,21 @@ class ClaimJudgement:
 
     Attributes:
         claim: the claim.
-        verdict: ``holds``, ``fails``, ``undecided``, ``void`` or ``not measured``, for these runs.
+        verdict: for these runs, ``holds``, ``smaller than required`` (with the claimed sign), ``fails``, ``not within N
+            tokens`` (of the claim, which the runs do not reach), ``undecided``, ``void`` or ``not measured``.
         after_holm: the verdict after Holm's correction over all tested claims of the study.
         parts: each part over seeds; empty if nothing was measured.
         floor: the floor over the same seeds; None if it is not measured, or is not a number.
         p: two-sided p of the direction of the verdict; None if nothing was tested.
-        p_holm: p after the correction.
+        p_holm: p after the correction; of a number smaller than required, the larger of its two.
+        p_sign: two-sided p of the sign of a number that is smaller than required.
         reasons: sentences that say why it is void, not measured or undecided, and what is missing.
         exploratory: reasons why it does not count as stated before; empty if it does.
         seeds: the seeds by which it was judged.
         runs: names of the runs that were read.
         own_texts: whether each seed has a generated text of its own, so that the spread over seeds includes texts.
+        rules_1: verdict, and verdict after Holm's correction, by the first version of the rules, which knows neither
+            "smaller than required" nor "not within N tokens".
     """
 
     claim: Claim
@@ -55,6 +68,8 @@ class ClaimJudgement:
     seeds: tuple[SeedPair, ...] = ()
     runs: tuple[str, ...] = ()
     own_texts: bool = False
+    p_sign: float | None = None
+    rules_1: tuple[Verdict, Verdict] | None = None
 
     @property
     def of_this_text(self) -> bool:
@@ -120,14 +135,26 @@ def _after_holm(rows: Sequence[ClaimJudgement], confidence: float) -> Iterator[C
     """Yield judgements with Holm's correction; the family is all tested claims, not a selection after the fact."""
     from lmdyn.analysis.statistics.multiplicity import holm
 
-    adjusted = iter(holm([row.p for row in rows if row.p is not None]))
-    for row in rows:
-        if row.p is None:
-            yield row
-            continue
-        p = next(adjusted)
-        lost = row.verdict in ("holds", "fails") and p > 1 - confidence
-        yield replace(row, p_holm=p, after_holm="undecided" if lost else row.verdict)
+    first = iter(holm([row.p for row in rows if row.p is not None]))
+    tested = [
+        [p for p in (row.p, row.p_sign) if p is not None and row.verdict != "not within N tokens"]
+        for row in rows
+    ]
+    adjusted = iter(holm([p for ps in tested for p in ps]))
+    for row, ps in zip(rows, tested, strict=True):
+        found = [next(adjusted) for _ in ps]
+        kept = [p <= 1 - confidence for p in found]
+        after = row.verdict
+        if row.verdict in ("holds", SMALLER, "fails") and not all(kept):
+            after = "fails" if kept[0] else "undecided"
+        before = row.verdict if row.rules_1 is None else row.rules_1[0]
+        lost = row.p is not None and next(first) > 1 - confidence and before in ("holds", "fails")
+        yield replace(
+            row,
+            p_holm=max(found, default=None),
+            after_holm=after,
+            rules_1=(before, "undecided" if lost else before),
+        )
 
 
 def _judge_claim(
@@ -169,13 +196,23 @@ def _judge_claim(
         parts = _parts(claim, estimates, confidence)
     except ValueError as error:  # a value outside the range of its scale
         raise ValueError(f"claim {claim.name!r}: {error}") from error
-    verdict, p = _combined(claim, parts)
+    verdict, p, p_sign = _combined(claim, parts)
     if own and len(seeds) < ENOUGH:
-        verdict, p = "undecided", None
+        verdict, p, p_sign = "undecided", None, None
         lacking = [f"{len(seeds)} texts, each with a seed of its own: a verdict requires {ENOUGH}", *lacking]
+    before: Verdict = "fails" if verdict == SMALLER else verdict
+    if claim.within is not None and verdict != "holds":
+        seen = _tokens(sources, {s: judged[s] for s in seeds})
+        if seen < claim.within:
+            verdict, p_sign = "not within N tokens", None
+            trained = f"trained on {seen:,} tokens" if seen else "the number of training tokens is unknown"
+            lacking = [f"{trained}; the claim is about {claim.within:,.0f} tokens", *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
     why = [*(_undecided(parts) if verdict == "undecided" else ()), *unknown, *lacking]
-    return ClaimJudgement(claim, verdict, verdict, parts, floor, p, None, tuple(why), **about, own_texts=own)
+    return ClaimJudgement(
+        claim, verdict, verdict, parts, floor, p, None, tuple(why), **about,
+        own_texts=own, p_sign=p_sign, rules_1=(before, before),
+    )  # fmt: skip
 
 
 def _estimates(
@@ -222,6 +259,19 @@ def _unfinished(
                     f"observed until step {end}, other seeds until {max(ends.values())}: the run is not finished"
                 )
     return found
+
+
+def _tokens(sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]]) -> int:
+    """Return how many tokens the longest run had trained on at the last observation; 0 if that is unknown."""
+    found = [0]
+    for source in (s for s in sources if isinstance(s, Rows)):
+        for runs in groups.values():
+            try:
+                run, folder = source.locate(runs)
+            except NotMeasured:
+                continue
+            found += run.read(folder, quantities=[source.quantity])["tokens"].dropna().astype(int).tolist()
+    return max(found)
 
 
 def _missing(missing: Mapping[SeedPair, NotMeasured], study: Study, claim: Claim, *, some: bool) -> list[str]:
@@ -324,21 +374,28 @@ def _parts(
     )
 
 
-def _combined(claim: Claim, parts: Sequence[PartJudgement]) -> tuple[Verdict, float | None]:
-    """Return the verdict of the parts together, and the two-sided p of its direction."""
+def _combined(claim: Claim, parts: Sequence[PartJudgement]) -> tuple[Verdict, float | None, float | None]:
+    """Return the verdict of the parts together, the two-sided p of its direction, and that of its sign if smaller.
+
+    If all parts must hold, the claim is smaller than required if each part holds or is smaller.
+    """
     all_of_them = claim.combine == "all"
     verdicts = {part.verdict for part in parts}
     if verdicts == {"holds"} or ("holds" in verdicts and not all_of_them):
         verdict: Verdict = "holds"
-    elif verdicts == {"fails"} or ("fails" in verdicts and all_of_them):
+    elif all_of_them and verdicts <= {"holds", SMALLER}:
+        verdict = SMALLER
+    elif verdicts <= {"fails", SMALLER} or (verdicts & {"fails", SMALLER} and all_of_them):
         verdict = "fails"
     else:
         verdict = "undecided"
     holds, fails = [p.p_holds for p in parts], [p.p_fails for p in parts]
     each, one = (holds, fails) if all_of_them else (fails, holds)
     if None in (*each, *one):
-        return verdict, None
-    return verdict, min(1.0, 2 * min(max(cast(list[float], each)), len(parts) * min(cast(list[float], one))))
+        return verdict, None, None
+    p = min(1.0, 2 * min(max(cast(list[float], each)), len(parts) * min(cast(list[float], one))))
+    signs = [part.p_holds if part.verdict == "holds" else part.p_sign for part in parts]
+    return verdict, p, min(1.0, 2 * max(cast(list[float], signs))) if verdict == SMALLER else None
 
 
 def _floor(
@@ -373,4 +430,5 @@ def _undecided(parts: Sequence[PartJudgement]) -> Iterator[str]:
             how = "each seed's own interval" if n < ENOUGH else "what holds for several parts together"
             yield f"{label}the interval is {side} {region}, but not {how}"
         else:
-            yield f"{label}the interval {low:.4g} … {high:.4g} is partly in {region}"
+            precise = "" if part.precision is None else f": {part.precision}"
+            yield f"{label}the interval {low:.4g} … {high:.4g} is partly in {region}{precise}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -336,6 +336,8 @@ class FromPeak(Number):
         since: start of the window, as a fraction of training.
         until: its end.
     """
+
+    no_effect: ClassVar[float | None] = 0.0
 
     revision = 1
     rows: Rows

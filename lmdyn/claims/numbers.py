@@ -53,10 +53,11 @@ class Number(ABC):
 
     A study's file may define its own numbers: implement ``of`` with :class:`Rows`, whose :meth:`Rows.frame` returns
     any rows of an observer. A claim's fingerprint covers the fields but not the code: raise ``revision`` if the code
-    computes something else.
+    computes something else. ``no_effect`` is the number where there is no effect: 0 of a difference, 1 of a ratio.
     """
 
     revision: ClassVar[int] = 0
+    no_effect: ClassVar[float | None] = None
 
     @abstractmethod
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
@@ -82,6 +83,11 @@ class Number(ABC):
     def between(self) -> tuple[float, float] | None:
         """Return the smallest and the largest possible value if they exist, e.g. 0 and 1 for a share."""
         return None
+
+    def null(self) -> float | None:
+        """Return the number without an effect: ``no_effect``, or 0 in a symmetric range, as of correlations."""
+        ends = self.between()
+        return 0.0 if self.no_effect is None and ends is not None and ends[0] == -ends[1] else self.no_effect
 
     def reads(self) -> frozenset[str]:
         """Return the ``Observer/quantity`` names from which it is computed."""
@@ -150,6 +156,8 @@ class Difference(Number):
     Errors over texts are added as if they were independent, which is conservative on one text, where both vary alike.
     """
 
+    no_effect: ClassVar[float | None] = 0.0
+
     a: Number
     b: Number
 
@@ -185,6 +193,8 @@ class Difference(Number):
 @dataclass(frozen=True)
 class Change(Number):
     """The value at ``until`` minus that at ``since``, see :class:`At`; errors as in :class:`Difference`."""
+
+    no_effect: ClassVar[float | None] = 0.0
 
     rows: Rows
     since: str | int | float = "first"
@@ -226,6 +236,11 @@ class _Several(Number):
         ends = [end for n in self.numbers if (end := n.between()) is not None]
         return (min(e[0] for e in ends), max(e[1] for e in ends)) if len(ends) == len(self.numbers) else None
 
+    def null(self) -> float | None:
+        """Return what all numbers have without an effect."""
+        found = {n.null() for n in self.numbers}
+        return found.pop() if len(found) == 1 else None
+
     def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
         """Return the number that ``max`` or ``min`` selects, with its own error, between the extremes of the bounds."""
         found = [n.of(runs) for n in self.numbers]
@@ -250,6 +265,9 @@ class Mean(_Several):
 @dataclass(frozen=True)
 class Largest(_Several):
     """The largest of several numbers, with its own error; for noisy numbers, selection biases it upwards."""
+
+    def null(self) -> None:
+        """Return None: without an effect in any number, the largest is above that."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the largest number."""

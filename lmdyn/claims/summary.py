@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -13,13 +13,28 @@ from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scal
 from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
 from lmdyn.claims.claim import Part, Region, Scale
 from lmdyn.claims.numbers import Estimate
+from lmdyn.claims.precision import Precision, seeds_needed
 from lmdyn.runs.observed_run import SeedPair, independent_seeds
 
-__all__ = ["ENOUGH", "FEWEST", "Interval", "PartJudgement", "Summary", "Verdict", "judge_part", "summarize"]
+__all__ = [
+    "ENOUGH",
+    "FEWEST",
+    "SMALLER",
+    "Interval",
+    "PartJudgement",
+    "Summary",
+    "Verdict",
+    "judge_part",
+    "summarize",
+]
 
 Interval = tuple[float, float]
 
-Verdict = Literal["holds", "fails", "undecided", "void", "not measured"]
+Verdict = Literal[
+    "holds", "smaller than required", "fails", "not within N tokens", "undecided", "void", "not measured"
+]
+
+SMALLER: Final = "smaller than required"
 
 FEWEST = 3
 """Minimum number of seeds for a verdict."""
@@ -80,6 +95,9 @@ class PartJudgement(Summary):
         verdict: verdict of this part by itself, at the level that its claim requires.
         p_holds: one-sided p of "the mean is not in the region"; None below three seeds.
         p_fails: one-sided p of "the mean is in the region".
+        p_sign: one-sided p of "the mean is not on the region's side of the number without an effect"; None if the
+            region is no half-line on one side of such a number.
+        precision: half-width and the seeds that would decide, if it is undecided by the spread of seeds or texts.
     """
 
     label: str
@@ -87,6 +105,8 @@ class PartJudgement(Summary):
     verdict: Verdict
     p_holds: float | None
     p_fails: float | None
+    p_sign: float | None = None
+    precision: Precision | None = None
 
 
 def summarize(
@@ -120,6 +140,9 @@ def judge_part(
     four, each seed's own interval must be too: these alone would all be inside in 1/8 of the cases in which the mean of
     three is on the boundary. Below three seeds it is undecided.
 
+    What is outside of a half-line is smaller than required if it is on its side of the number without an effect
+    (:meth:`~lmdyn.claims.Number.null`), by the same intervals; otherwise it fails.
+
     Args:
         part: number and region.
         estimates: one per seed, none of them NaN.
@@ -129,7 +152,10 @@ def judge_part(
     """
     scaled = _Scaled(estimates, part.scale, part.number.between())
     summary = scaled.summary(shown_confidence)
+    without = part.number.null()
+    null = math.nan if without is None else scaled.to(without)
     low, high = (to_scale(end, scaled.scale) for end in (part.region.low, part.region.high))
+    above, below = null < low and high == math.inf, null > high and low == -math.inf
     own = {c: [scaled.own(s, c) for s in scaled.seeds] for c in {holds_confidence, fails_confidence}}
 
     def within(interval: Interval) -> bool:
@@ -138,8 +164,11 @@ def judge_part(
     def outside(interval: Interval) -> bool:
         return interval[1] < low or interval[0] > high
 
+    def with_sign(interval: Interval) -> bool:
+        return null < interval[0] if above else interval[1] < null
+
     verdict: Verdict = "undecided"
-    p_holds = p_fails = None
+    p_holds = p_fails = p_sign = None
     if summary.n >= FEWEST:
         mean = scaled.mean
         p_holds = max(mean.p_above(low), mean.p_below(high))
@@ -149,6 +178,11 @@ def judge_part(
             verdict = "holds"
         elif p_fails <= (1 - fails_confidence) / 2 and (not few or all(map(outside, own[fails_confidence]))):
             verdict = "fails"
+        if above or below:
+            p_sign = mean.p_above(null) if above else mean.p_below(null)
+            signed = p_sign <= (1 - holds_confidence) / 2
+            if verdict == "fails" and signed and (not few or all(map(with_sign, own[holds_confidence]))):
+                verdict = SMALLER
     return PartJudgement(
         **vars(summary),
         label=part.label,
@@ -156,6 +190,10 @@ def judge_part(
         verdict=verdict,
         p_holds=p_holds,
         p_fails=p_fails,
+        p_sign=p_sign,
+        precision=scaled.precision(part.region, without, shown_confidence)
+        if verdict == "undecided"
+        else None,
     )
 
 
@@ -207,6 +245,24 @@ class _Scaled:
         low, high = self.bounds[seed]
         half = MeanOverSeeds(0.0, 0.0, 1.0, error, df).text_interval(confidence)[1]
         return low - half, high + half
+
+    def precision(self, region: Region, null: float | None, confidence: float) -> Precision | None:
+        """Return the precision, if the interval of exact numbers that differ contains one bound of the region."""
+        if (
+            self.range is not None
+            or len(self.seeds) < FEWEST
+            or any(low < high for low, high in self.numbers)
+        ):
+            return None
+        texts = [self.errors[s] or 0.0 for s in self.seeds], [self.estimates[s].df for s in self.seeds]
+        mean = mean_over_seeds([self.bounds[s][0] for s in self.seeds], *texts)
+        low, high = mean.interval(confidence)
+        inside = [end for end in (region.low, region.high) if low <= self.to(end) <= high]
+        if len(inside) != 1 or mean.seeds_error == 0:
+            return None
+        half = (from_scale(high, self.scale) - from_scale(low, self.scale)) / 2
+        matters = None if null is None else abs(inside[0] - null)
+        return Precision(half, matters, seeds_needed(mean, self.to(inside[0]), confidence))
 
     def summary(self, confidence: float) -> Summary:
         least, greatest = self.between or (-math.inf, math.inf)

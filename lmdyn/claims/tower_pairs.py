@@ -161,6 +161,10 @@ class AgreementOfPairs(AmongSeeds):
                     matrix[i, j] = self._pair(*aligned.pair(i, j if self.b is None else n + j))
         return matrix
 
+    def null(self) -> float | None:
+        """Return 0 for correlations with a sign; |r| is above 0 without an agreement."""
+        return 0.0 if self.of_pair in ("signed", "beyond") else None
+
     def statistic(self, table: FloatArray, kept: npt.NDArray[np.int64]) -> float:
         """Return the mean over pairs of two seeds."""
         return float(table[np.ix_(kept, kept)][~np.eye(len(kept), dtype=bool)].mean())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows
@@ -49,6 +49,8 @@ class FrequencySlope(Number):
         rows: the surprisals, whose rows of words are read.
         vocabulary: number of tokens, if the configuration of the run's data has no ``vocab_size``.
     """
+
+    no_effect: ClassVar[float | None] = 0.0
 
     rows: Rows
     vocabulary: int

@@ -24,6 +24,8 @@ __all__ = ["STUDY"]
 STEPS, AGES, ACCURACY, TYPES = 0.1, 0.05, 0.1, 3000
 CB = "Chang & Bergen 2022, "
 MICHAELOV = "Michaelov et al. 2025: "
+FALLEN = 2000 * 2_097_152
+"""Tokens of the 2,000 updates of Pythia after which the fit to n-grams has fallen in Michaelov et al. 2025."""
 NO_DIFFERENCE = "0: both at one step, as for a model that learns all orders at once"
 MODELS: dict[str, Pairs] = {
     "gpt2": (("model", "CausalLanguageModel"),),
@@ -73,12 +75,12 @@ def of_model(name: str, run: Pairs) -> tuple[Claim, ...]:
         of(f"peaks_in_order_{name}", "Correlations with 1-, 2- and 3-grams peak in this order, or at one step",
             MICHAELOV + "all of 81 runs", Smallest((Difference(peaks[1], peaks[0]), Difference(peaks[2], peaks[1]))),
             Above(-STEPS / 2), "least difference of log10 steps", matters="half the distance of observations",
-            floor="none: runs whose peaks are at one step hold too, as published", question=order,
+            floor="none: runs whose peaks are at one step hold too, as published", question=order, within=FALLEN,
             variant=f"{name}, correlation"),
         of(f"unigram_fit_falls_{name}", "The fit to unigrams rises and falls again", MICHAELOV + "fit to n-grams",
             Change(fit, 100, "last"), Below(-ACCURACY), "change of the correlation from update 100 to the end",
-            matters="0.1 of a correlation", floor="0: no change", question="Does the fit to n-grams fall again?",
-            variant=name),
+            matters="0.1 of a correlation", floor="0: no change", within=FALLEN,
+            question="Does the fit to n-grams fall again?", variant=name),
         of(f"frequent_words_first_{name}", "Frequent words are learned first", CB + "section 5: in all four models",
             FrequencySlope(Rows("Surprisals", "surprisal", where=(("word", ""),), run=run), TYPES), Above(AGES),
             "log10 updates a bit", matters="12 % later at half the frequency",

@@ -51,6 +51,8 @@ HOW_ORDERED = "0.5: three quarters of the pairs"
 HOW_TIME = "0.1: a quarter more updates"
 HOW_RISE = "0.05"
 HOW_F1 = "0.02"
+UPDATE = 0.15 * 512 * 512
+"""Labelled tokens of an update of the publication: of 512 rows (table 2) of 512 tokens, 15 % are predicted."""
 UNTRAINED = "0: the untrained model, from which it is counted"
 # fmt: off
 
@@ -225,6 +227,7 @@ def early(layer: int | None) -> Claim:
         "Tags and constituents gain in the first tenth of pretraining and nothing afterwards", "section 4, figure 2b",
         tuple(Part(Change(probed(t, layer), 0.1, "last"), Within(-F1, F1), f"F1 of {t}, end − a tenth of training")
               for t in ("pos", "constituents")), matters=HOW_F1, floor="0: no change is what is claimed",
+        within=100_000 * UPDATE,
         void_unless=(known(("pos", "constituents"), layer),), question="Is syntax learned in the first tenth?",
         variant=LAYER_8 if layer else ALL)
 
@@ -234,19 +237,25 @@ def decays(layer: int | None) -> Claim:
     return claim(f"roles_decay_{'layer8' if layer else 'mean'}", "Semantic roles decay from 0.15 of pretraining on",
         "section 4, figure 2b", Change(probed("roles", layer), 0.15, "last"), Below(-0.005),
         "F1 of roles, end − 0.15 of training", matters="0.005: slightly", floor="0: no change",
+        within=150_000 * UPDATE,
         void_unless=(known(("roles",), layer),), question="Do semantic roles decay?",
         variant=LAYER_8 if layer else ALL)
 
 
-def deep(name: str, says: str, layer: int, number: Number, region: Region, label: str, floor: Number | str) -> Claim:
+def deep(
+    name: str, says: str, layer: int, number: Number, region: Region, label: str, floor: Number | str,
+    within: float | None = None,
+) -> Claim:
     """Return a claim that compares layers near the output with layer 2."""
     return claim(f"{name}_{layer}", says, "section 4, figure 3", number, region, label, matters=HOW_F1, floor=floor,
-        void_unless=(known(("pos",), layer),), question="How do layers near the output learn tags?",
+        within=within, void_unless=(known(("pos",), layer),), question="How do layers near the output learn tags?",
         variant=f"{name.replace('_', ' ')}, layer {layer} against 2")
 
 
 BEST = (0.1, 0.2)
 """Window of training around the best F1 of the publication (section 4): 100 k for syntax, 150 k for roles."""
+
+AFTER_BEST = 200_000 * UPDATE
 
 
 def layers(layer: int) -> tuple[Claim, ...]:
@@ -257,9 +266,9 @@ def layers(layer: int) -> tuple[Claim, ...]:
              Difference(At(far, 0), At(near, 0)), Below(-F1), f"F1, layer {layer} − 2, untrained", "0: as high"),
         deep("surpasses", "… then they rise, and surpass these", layer,
              Difference(At(far), At(near)), Above(F1), f"F1, layer {layer} − 2, at the end",
-             Difference(At(far, 0), At(near, 0))),
+             Difference(At(far, 0), At(near, 0)), AFTER_BEST),
         deep("decays", "… and decay after their best", layer, FromPeak(far, *BEST), Below(-F1),
-             f"F1 at layer {layer}, last tenth − second tenth of training", FromPeak(near, *BEST)),
+             f"F1 at layer {layer}, last tenth − second tenth of training", FromPeak(near, *BEST), AFTER_BEST),
     )
 
 
@@ -271,6 +280,7 @@ def falls(family: str, layer: int) -> Claim:
         tuple(Part(FromPeak(probed(t, layer, family), *BEST), Below(-RISE) if family == "electra" else Above(-RISE),
                    f"F1 of {t}, last tenth − second tenth, layer {layer}") for t in TASKS[:3]), matters=HOW_RISE,
         floor=FromPeak(probed("pos", 2, family), *BEST), question="Do layers close to the output fall?",
+        within=AFTER_BEST,
         variant=f"{family}, layer {layer}")
 
 
@@ -353,7 +363,7 @@ def knowledge(family: str) -> tuple[Claim, ...]:
         claim(f"facts_best_before_end_{family}",
             "The fully pretrained model does not know most (published: it may not)", where, FromPeak(p, 0.3, 0.7),
             Below(-F1), "precision at 1, last tenth − 0.3 to 0.7 of training", matters=HOW_F1,
-            floor="0: as many at the end as in the middle", void_unless=(learned(family),),
+            floor="0: as many at the end as in the middle", void_unless=(learned(family),), within=1e6 * UPDATE,
             question="Does the last model know most?", variant=family),
     )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows
@@ -24,6 +25,8 @@ class LogRatioOfMeans(Number):
         until: a fraction of training; later observations do not count.
         first: whether the untrained model counts.
     """
+
+    no_effect: ClassVar[float | None] = 0.0
 
     a: Rows
     b: Rows

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pandas as pd
 
@@ -20,6 +21,8 @@ class LogRatio(Number):
         b: denominator.
         exact: whether b has no error (a reference value); otherwise errors are added as if they were independent.
     """
+
+    no_effect: ClassVar[float | None] = 0.0
 
     a: Number
     b: Number

@@ -24,7 +24,10 @@ __all__ = ["judge_profiles", "show_claims"]
 
 log = logging.getLogger(__name__)
 
-_COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "void": "magenta", "not measured": "dim"}
+_COLOURS = {
+    "holds": "green", "smaller than required": "cyan", "fails": "red", "undecided": "yellow",
+    "not within N tokens": "yellow", "void": "magenta", "not measured": "dim",
+}  # fmt: skip
 
 
 def show_claims(

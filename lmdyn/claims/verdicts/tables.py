@@ -13,7 +13,15 @@ from lmdyn.claims.verdicts.words import number_words, slug
 
 __all__ = ["Judged", "Question", "count", "heading", "measured_elsewhere", "questions_of", "verdict_table"]
 
-VERDICTS = ("holds", "fails", "undecided", "void", "not measured")
+VERDICTS = (
+    "holds",
+    "smaller than required",
+    "fails",
+    "not within N tokens",
+    "undecided",
+    "void",
+    "not measured",
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ def count(verdicts: Sequence[str]) -> str:
         >>> count(["holds", "fails", "holds"])
         '2 holds, 1 fails'
     """
-    kinds = (*VERDICTS[:3], "mixed", *VERDICTS[3:])
+    kinds = (*VERDICTS[:5], "mixed", *VERDICTS[5:])
     return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts)
 
 
@@ -112,6 +120,8 @@ def _rows(one: Judged, elsewhere: set[str]) -> Iterator[dict[str, Any]]:
                 "true_where": str(part.region),
                 "verdict": row.verdict if i == 0 else None,
                 "after_holm": row.after_holm if i == 0 else None,
+                "verdict_rules_1": row.rules_1[0] if i == 0 and row.rules_1 else None,
+                "after_holm_rules_1": row.rules_1[1] if i == 0 and row.rules_1 else None,
                 "p": row.p if i == 0 else None,
                 "seeds": judged.n if judged else None,
                 "mean": judged.mean if judged else None,

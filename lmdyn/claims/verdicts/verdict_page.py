@@ -119,6 +119,7 @@ def _profile(one: Judged, judged: Sequence[Judged]) -> dict[str, Any]:
         "heading": heading(one.profile),
         "counts": f"questions: {count([q.answer for q in asked])}",
         "made": list(made_by(one.profile.runs)),
+        "changed": [r for r in one.judgement if r.rules_1 not in (None, (r.verdict, r.after_holm))],
         "not_measured": commands,
         "questions": [question for question in asked if question.measured],
         "pictures": {},
@@ -168,6 +169,8 @@ def _details(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
     yield "published", published_words(claim.published)
     yield "floor", claim.floor if isinstance(claim.floor, str) else number_words(claim.floor)
     yield "judged only where", "; ".join(f"{c.says} ({c.region})" for c in claim.void_unless)
+    if row.rules_1 not in (None, (row.verdict, row.after_holm)):
+        yield "by version 1 of the rules", "{}, after Holm {}".format(*row.rules_1)
     yield "why", "; ".join(row.reasons)
     yield "exploratory", "; ".join(row.exploratory)
 

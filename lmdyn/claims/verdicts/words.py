@@ -17,11 +17,13 @@ __all__ = ["HOW", "number_words", "published_words", "slug", "summary_words", "v
 HOW = (
     "Each claim states a region for one number per run. The claim holds if the interval of the mean, for other seeds "
     "and texts, is inside the region. The claim fails if the interval is outside the region, and is undecided "
-    "otherwise. With three or four seeds, the interval of each seed must also be inside or outside. With fewer seeds, "
-    "a claim is undecided. (Of this text): no error over texts is known. After Holm: the verdict is corrected for all "
-    "claims tested on the same runs. Floor: the number of a model or data without the claimed property; the verdict "
-    "does not use the floor. Void: a condition is not met, so the number is meaningless. Exploratory: the claim was "
-    "stated or changed after someone had inspected the runs."
+    "otherwise. Smaller than required: the interval is outside, between the region and the number without an effect "
+    "(0 for a difference or a correlation). Not within N tokens: the claim is about N training tokens, the runs are "
+    "shorter, and the claim does not hold in them. With three or four seeds, the interval of each seed must also be "
+    "inside or outside. With fewer seeds, a claim is undecided. (Of this text): no error over texts is known. After "
+    "Holm: the verdict is corrected for all claims tested on the same runs. Floor: the number of a model or data "
+    "without the claimed property; the verdict does not use the floor. Void: a condition is not met, so the number is "
+    "meaningless. Exploratory: the claim was stated or changed after someone had inspected the runs."
 )
 
 
@@ -86,13 +88,28 @@ def published_words(published: Published | None) -> str:
 
 
 def verdict_words(row: "ClaimJudgement") -> str:
-    """Return the verdict with its limits: for this text only, a floor in the region, exploratory."""
+    """Return the verdict with its limits: opposite, for this text only, a floor in the region, exploratory."""
     words: str = row.verdict
-    if row.verdict in ("holds", "fails") and row.of_this_text:
+    if row.verdict == "not within N tokens":
+        words = f"not within {row.claim.within:,.0f} tokens"
+    if row.verdict == "fails":
+        words += _against(row)
+    if row.verdict in ("holds", "smaller than required", "fails") and row.of_this_text:
         words += " (of this text)"
     if row.floor_too:
         words += ", and so does its floor"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
+
+
+def _against(row: "ClaimJudgement") -> str:
+    """Return whether the first part that fails has the opposite sign, or either sign; nothing if it has no sign."""
+    for part, judged in zip(row.claim.parts, row.parts, strict=True):
+        null = part.number.null()
+        if judged.verdict == "fails" and judged.p_sign is not None and judged.interval and null is not None:
+            low, high = judged.interval
+            opposite = high < null if null < part.region.low else low > null
+            return ": opposite" if opposite else ": not of that size"
+    return ""
 
 
 def slug(text: str) -> str:
