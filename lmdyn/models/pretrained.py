@@ -179,10 +179,19 @@ class PretrainedLM(LanguageModule):
             inputs["use_cache"] = use_cache
         if past_key_values is not None:
             inputs["past_key_values"] = past_key_values
-        with _projecting(self.model, predict) as projected:
+
+        def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if predict is None or not args or args[0].shape[:2] != predict.shape:
+                return None
+            return (args[0][predict], *args[1:])
+
+        # works for every architecture, whatever its forward does before and after; the few that multiply by the
+        # weights of the output embeddings without calling them project everything
+        with self.model.get_output_embeddings().register_forward_pre_hook(choose):
             output = self.model(**inputs)
-        logits = _token_logits(output)
-        logits = logits if projected or predict is None else logits[predict]
+        logits = getattr(output, "prediction_logits", None)
+        logits = output.logits if logits is None else logits
+        logits = logits if predict is None or logits.ndim == 2 else logits[predict]
         return PretrainedOutput(logits, getattr(output, "past_key_values", None))
 
     evaluate = LanguageModule.evaluate_labelled
@@ -398,33 +407,3 @@ def _quiet() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
-
-
-# Projecting -------------------------------------------------------------------------------------------------
-
-
-def _token_logits(output: Any) -> Tensor:
-    logits = getattr(output, "prediction_logits", None)
-    return cast(Tensor, output.logits if logits is None else logits)
-
-
-@contextmanager
-def _projecting(model: Any, predict: Bool[Tensor, "batch time"] | None) -> Iterator[list[bool]]:
-    """Project only the positions of ``predict`` in this context; the list stays empty if the projection is not called.
-
-    A hook on the output embeddings works for every architecture, whatever its forward does before and after; the few
-    that multiply by their weights without calling them project everything.
-    """
-    done: list[bool] = []
-
-    def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if predict is None or not args or args[0].shape[:2] != predict.shape:
-            return None
-        done.append(True)
-        return (args[0][predict], *args[1:])
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
-    try:
-        yield done
-    finally:
-        handle.remove()

@@ -170,13 +170,11 @@ class Classifier(nn.Module):
                 nn.init.normal_(layer.weight, std=spread, generator=generator)
                 nn.init.zeros_(layer.bias)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> Float[Tensor, "batch *time labels"]:
+    def forward(self, batch: Mapping[str, Tensor]) -> Float[Tensor, "batch *time labels"]:
         """Return the logits of each example, or of each position."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if getattr(cast(Any, self.encoder).config, "type_vocab_size", 0) > 1:
-            inputs["token_type_ids"] = token_type_ids
+            inputs["token_type_ids"] = batch["token_type_ids"]
         output = self.encoder(**inputs)
         hidden = output.last_hidden_state
         if self.span:
@@ -222,7 +220,7 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
         losses = []
         for rows in _batches(task.train.lengths, how, np.random.default_rng(seed)):
             batch = _collate([task.train[i] for i in rows], task.pad_id, device)
-            loss = _loss(model(*_inputs(batch)), batch, task.kind)
+            loss = _loss(model(batch), batch, task.kind)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), how.clip_norm)
@@ -264,10 +262,6 @@ def _collate(examples: Sequence[Mapping[str, Any]], pad_id: int, device: torch.d
     return {name: values.to(device) for name, values in batch.items()}
 
 
-def _inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    return batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
-
-
 def _loss(logits: Tensor, batch: Mapping[str, Tensor], kind: str) -> Tensor:
     if kind == "regression":
         return F.mse_loss(logits[:, 0], batch["label"].to(logits.dtype))
@@ -307,7 +301,7 @@ def predict(
             last += 1
         rows, first = order[first:last], last
         batch = _collate([examples[i] for i in rows], task.pad_id, device)
-        logits = model(*_inputs(batch))
+        logits = model(batch)
         finite = logits.flatten(1).isfinite().all(1)
         if task.kind != "span":
             values = logits[:, 0].double() if task.kind == "regression" else logits.argmax(-1).double()

@@ -199,7 +199,7 @@ def test_classifiers_are_transformers_own(family):
         "token_type_ids": torch.randint(0, 2, (3, 9)),
     }  # fmt: skip
     batch["attention_mask"][1, 6:] = 0
-    torch.testing.assert_close(model(**batch), reference(**batch).logits)
+    torch.testing.assert_close(model(batch), reference(**batch).logits)
     assert (model.dense is None) == (family != "Electra")
 
 
@@ -209,7 +209,9 @@ def test_spans_are_transformers_own():
     model = Classifier(copy.deepcopy(reference.base_model), 2, True, FAST).eval()
     model.out.load_state_dict(reference.qa_outputs.state_dict())
     ids = torch.randint(5, 90, (3, 9))
-    start, end = model(ids, torch.ones_like(ids), torch.zeros_like(ids)).unbind(-1)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch["token_type_ids"] = torch.zeros_like(ids)
+    start, end = model(batch).unbind(-1)
     torch.testing.assert_close(start, reference(ids).start_logits)
     torch.testing.assert_close(end, reference(ids).end_logits)
 
@@ -220,10 +222,11 @@ def test_dropout_is_the_published():
     model = Classifier(encoder, 2, False, FAST).train()
     assert {m.p for m in model.encoder.modules() if isinstance(m, torch.nn.Dropout)} == {0.0}
     ids = torch.randint(5, 90, (3, 9))
-    inputs = (ids, torch.ones_like(ids), torch.zeros_like(ids))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch["token_type_ids"] = torch.zeros_like(ids)
     hidden = [model.encoder(ids).last_hidden_state for _ in range(2)]
     assert torch.equal(*hidden)
-    assert not torch.equal(model(*inputs), model(*inputs))  # the classifier's is 0.1
+    assert not torch.equal(model(batch), model(batch))  # the classifier's is 0.1
 
 
 def test_an_update_is_that_of_a_plain_loop():
@@ -240,7 +243,7 @@ def test_an_update_is_that_of_a_plain_loop():
     for rate in (0.0, 0.5):
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * rate
-        loss = torch.nn.functional.cross_entropy(by_hand(**batch), labels)
+        loss = torch.nn.functional.cross_entropy(by_hand(batch), labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
