@@ -180,23 +180,15 @@ def where_curves_are(logger: Any) -> str:
     return f"{type(logger).__name__}: {logger.log_dir or logger.save_dir or logger.version}"
 
 
-_OVER_STEPS: WeakKeyDictionary[WandbLogger, set[str]] = WeakKeyDictionary()
-"""By logger, the names of observers whose step axis is defined."""
-
-
 def _plot_over_steps(logger: WandbLogger, name: str) -> None:
     """Let Weights & Biases draw an observer's curves over the training steps, in any order.
 
     Its own steps count calls and must increase. The logger adds the training step to each entry and declares it as the
     axis of all curves, but only in runs that it has started itself.
     """
-    names = _OVER_STEPS.setdefault(logger, set())
-    if name not in names:
-        names.add(name)
-        logger.experiment.define_metric("trainer/global_step")
-        logger.experiment.define_metric(
-            f"{logged_name(logger, name)}/*", step_metric="trainer/global_step", step_sync=True
-        )
+    logger.experiment.define_metric("trainer/global_step")
+    curves = f"{logged_name(logger, name)}/*"
+    logger.experiment.define_metric(curves, step_metric="trainer/global_step", step_sync=True)
 
 
 _FAILED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()

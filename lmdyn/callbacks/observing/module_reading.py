@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -323,15 +324,12 @@ def _check_answer(
             there are more token ids than embeddings.
     """
 
-    def check() -> ValueError | None:
-        try:
-            _check_logits(module, _first_batches(module, probe)[0], forward, tokenizer, labels)
-        except ValueError as error:
-            return error
-        return None
+    def check() -> None:
+        _check_logits(module, _first_batches(module, probe)[0], forward, tokenizer, labels)
 
-    error = _once(module, probe, f"answer {labels}", forward, check)
-    if error is not None:
+    try:
+        _once(module, probe, f"answer {labels}", forward, check)
+    except ValueError as error:
         raise ValueError(f"{whose}: {error}") from error.__cause__
 
 
@@ -340,11 +338,9 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
     with observing(module), torch.no_grad(), _checked_embeddings(module, text, tokenizer):
         try:
             output = call_module(module, batch, forward=forward)
-        except ValueError as error:
-            if _by_lmdyn(error):
-                raise
-            raise ValueError(_failed(module, batch, error)) from error
         except Exception as error:
+            if isinstance(error, ValueError) and _by_lmdyn(error):
+                raise
             raise ValueError(_failed(module, batch, error)) from error
         logits = logits_of(output)
     if not fits:
@@ -380,10 +376,8 @@ def _failed(module: Module, batch: Batch, error: Exception) -> str:
 
 def _by_lmdyn(error: BaseException) -> bool:
     """Return whether the error was raised by lmdyn's own code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("lmdyn.")
+    *_, (raising, _) = walk_tb(error.__traceback__)
+    return str(raising.f_globals.get("__name__", "")).startswith("lmdyn.")
 
 
 @contextmanager
@@ -413,12 +407,10 @@ def _checked_embeddings(module: Module, text: Tensor, tokenizer: Any) -> Iterato
 
     # excludes positions with other names
     plain = [m for m in module.modules() if type(m).forward is nn.Embedding.forward]
-    handles = [m.register_forward_pre_hook(check) for m in plain]
-    try:
+    with ExitStack() as hooks:
+        for m in plain:
+            hooks.enter_context(m.register_forward_pre_hook(check))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _first_batches(module: Module, probe: ProbeSet) -> list[dict[str, Any]]:

@@ -53,7 +53,6 @@ __all__ = [
     "objective_of",
     "offers",
     "require",
-    "unmet_needs",
 ]
 
 
@@ -499,32 +498,25 @@ class UnmetNeedsError(ValueError):
         self.unmet = tuple(unmet)
 
 
-def unmet_needs(
-    needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None
-) -> list[UnmetNeed]:
-    """Return the requirements that data does not meet; empty if it meets all.
+def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None) -> None:
+    """Raise an error for data that does not meet requirements.
 
     Args:
         needs: protocols of this file.
         whose: observer that requires them, for messages.
         datamodule: the data; None skips the contracts of datamodules.
         loader: the loader of the observed split; None skips the contracts of loaders.
-    """
-    given = {"datamodule": datamodule, "loader": loader}
-    asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
-    owner = type(loader if datamodule is None else datamodule).__name__  # a user knows no class of loaders
-    return [
-        UnmetNeed(whose, protocol, owner, missing)
-        for protocol, data in asked
-        if data is not None and (missing := _missing(data, protocol))
-    ]
-
-
-def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None) -> None:
-    """Raise an error for data that does not meet requirements; see :func:`unmet_needs`.
 
     Raises:
         UnmetNeedsError: with the missing members, the classes of lmdyn that have them, and how to add them.
     """
-    if unmet := unmet_needs(needs, whose, datamodule=datamodule, loader=loader):
+    given = {"datamodule": datamodule, "loader": loader}
+    asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
+    owner = type(loader if datamodule is None else datamodule).__name__  # a user knows no class of loaders
+    unmet = [
+        UnmetNeed(whose, protocol, owner, missing)
+        for protocol, data in asked
+        if data is not None and (missing := _missing(data, protocol))
+    ]
+    if unmet:
         raise UnmetNeedsError(unmet)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,28 +139,28 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     Raises:
         ValueError: if the data has no such split, or several loaders for it.
     """
-    if not isinstance(data, L.LightningDataModule | L.LightningModule):
-        several = isinstance(data, list | tuple) and data and all(isinstance(d, DataLoader) for d in data)
-        return _only(data, whose, "") if several else data
-    splits = data.splits if offers(data, HasSplits) else PARTS
-    there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
-    if split not in there:
+    if isinstance(data, L.LightningDataModule | L.LightningModule):
+        splits = data.splits if offers(data, HasSplits) else PARTS
+        there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
+        if split not in there:
+            raise ValueError(
+                f"{whose}: {type(data).__name__} has no {split} data (splits: {', '.join(there) or 'none'}): pass "
+                f"{'another `split:` or ' if chosen else ''}a `probe:` to the observer"
+            )
+        (hook,) = members(PARTS[split])
+        loader, source = getattr(data, hook)(), f" from {type(data).__name__}.{hook}()"
+        several = isinstance(loader, list | tuple)
+    else:
+        loader, source = data, ""
+        parts = data if isinstance(data, list | tuple) else ()
+        several = bool(parts) and all(isinstance(part, DataLoader) for part in parts)
+    if not several:
+        return loader
+    if len(loader) != 1:
         raise ValueError(
-            f"{whose}: {type(data).__name__} has no {split} data (splits: {', '.join(there) or 'none'}): pass "
-            f"{'another `split:` or ' if chosen else ''}a `probe:` to the observer"
+            f"{whose}: expected one loader{source}, got {len(loader)}: pass one loader to the observer as `probe:`"
         )
-    (hook,) = members(PARTS[split])
-    loader = getattr(data, hook)()
-    several = isinstance(loader, list | tuple)
-    return _only(loader, whose, f" from {type(data).__name__}.{hook}()") if several else loader
-
-
-def _only(loaders: Sequence[Any], whose: str, source: str) -> Any:
-    if len(loaders) != 1:
-        raise ValueError(
-            f"{whose}: expected one loader{source}, got {len(loaders)}: pass one loader to the observer as `probe:`"
-        )
-    return loaders[0]
+    return loader[0]
 
 
 _SAID: set[str] = set()

@@ -25,7 +25,6 @@ from lmdyn.callbacks.observing.protocols import (
     members,
     offers,
     require,
-    unmet_needs,
 )
 from lmdyn.datamodules import (
     ChoiceFiles,
@@ -121,12 +120,10 @@ def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
     class Mine(L.LightningDataModule):
         tokenizer = None
 
-    unmet = unmet_needs([AnnotatedText, HasFacts], "interdependence", datamodule=Mine())
-    (found,) = [(u.whose, u.protocol, u.got, u.missing) for u in unmet]
-    assert found == ("interdependence", AnnotatedText, "Mine", ("documents",))
     with pytest.raises(UnmetNeedsError) as raised:
-        require([AnnotatedText], "interdependence", datamodule=Mine())
-    assert raised.value.unmet == tuple(unmet)
+        require([AnnotatedText, HasFacts], "interdependence", datamodule=Mine())
+    (found,) = [(u.whose, u.protocol, u.got, u.missing) for u in raised.value.unmet]
+    assert found == ("interdependence", AnnotatedText, "Mine", ("documents",))
     wanted = r"got Mine without `documents`.*ConlluCorpus.*def documents\(self, split: str\)"
     assert re.search(wanted, str(raised.value), re.DOTALL)
     with pytest.raises(UnmetNeedsError, match="questions about facts, got Mine without"):  # of a loader
