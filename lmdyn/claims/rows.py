@@ -280,11 +280,9 @@ def cached(
 ) -> Any:
     """Return ``function(first, runs)``, computed once for the runs of a seed: hundreds of claims read the same rows."""
     key = tuple(runs)
-    return (
-        _cached(function, first, key)
-        if all(isinstance(run, Hashable) for run in key)
-        else function(first, key)
-    )
+    if all(isinstance(run, Hashable) for run in key):
+        return _cached(function, first, key)
+    return function(first, key)
 
 
 @lru_cache(maxsize=4096)

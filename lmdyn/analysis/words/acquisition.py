@@ -273,7 +273,7 @@ def word_acquisition(
     criterion: AcquisitionCriterion = "unigram",
     *,
     vocabulary: int | None = None,
-    smoother: Smoother = "scipy",
+    smoother: Smoother | None = "scipy",
 ) -> "pandas.DataFrame":
     """Compute the age of each word from the rows of the observer ``Surprisals``.
 
@@ -281,7 +281,7 @@ def word_acquisition(
         observations: its table; with a column ``run`` for several.
         criterion: see :func:`acquisition_step`, as for the other arguments.
         vocabulary: number of tokens, for ``2022`` and ``2024``.
-        smoother: kind of spline.
+        smoother: kind of spline; None for ages without ``forgettability``, of which no spline is fitted.
 
     Returns:
         A row for each word, of each run: ``word``, those of :class:`Acquisition`, ``variability``
@@ -307,14 +307,14 @@ def word_acquisition(
         course = course.sort_values("step")
         steps, values = course["step"].to_numpy(dtype=float), course["value"].to_numpy(dtype=float)
         found = acquisition_step(
-            steps, values, criterion, unigram=unigram, vocabulary=vocabulary, smoother=smoother
+            steps, values, criterion, unigram=unigram, vocabulary=vocabulary, smoother=smoother or "scipy"
         )
         rows.append(
             {
                 **dict(zip(by, key, strict=True)),
                 **vars(found),
                 "variability": late_variability(values),
-                "forgettability": forgettability(steps, values, smoother),
+                **({"forgettability": forgettability(steps, values, smoother)} if smoother else {}),
                 "unigram": np.nan if unigram is None else unigram,
             }
         )

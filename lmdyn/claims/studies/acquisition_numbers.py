@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lmdyn.claims.numbers import Estimate, Number
-from lmdyn.claims.rows import Rows
+from lmdyn.claims.rows import Rows, cached
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun
 
 __all__ = ["ExtremumAt", "FrequencySlope"]
@@ -61,13 +61,16 @@ class FrequencySlope(Number):
         Raises:
             NotMeasured: if too few words have an age.
         """
+        return cached(FrequencySlope._of, self, runs)  # type: ignore[no-any-return]
+
+    def _of(self, runs: Sequence[ObservedRun]) -> Estimate:
         from lmdyn.analysis.words.acquisition import acquisition_regression, word_acquisition
 
         run, folder = self.rows.locate(runs)
         known = (run.condition.get(f"data.{of}vocab_size") for of in ("", "corpus."))
         vocabulary = next((size for size in known if size), self.vocabulary)
         try:
-            ages = word_acquisition(run.read(folder), "2022", vocabulary=vocabulary)
+            ages = word_acquisition(run.read(folder), "2022", vocabulary=vocabulary, smoother=None)
             found = acquisition_regression(ages).coefficients
         except ValueError as error:
             raise NotMeasured(f"{folder} of {run.name}: {error}") from error
