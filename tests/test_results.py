@@ -69,3 +69,17 @@ def test_the_table_follows_the_observations(tmp_path, monkeypatch):
         changed, other = written_anew(STUDY, tmp_path / "runs", tmp_path / "b.md")
         assert (changed == text.replace("a.csv", "b.csv")) == same
         assert other.equals(table) == same
+
+
+def test_the_list_of_changed_verdicts_is_that_of_the_tables():
+    files = sorted((ROOT / "docs" / "results").glob("*.csv"))
+    table = pd.concat([pd.read_csv(file) for file in files]).dropna(subset=["verdict"])
+    pairs = [table.groupby([f"{of}_rules_1", of]).size() for of in ("verdict", "after_holm")]
+    changed = sorted({pair for counts in pairs for pair in counts.index if pair[0] != pair[1]})
+    rows = [
+        f"| {old} | {new} | " + " | ".join(str(counts.get((old, new), 0)) for counts in pairs) + " |"
+        for old, new in changed
+    ]
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    between = text.partition("<!-- changed verdicts -->\n")[2].partition("\n<!-- /changed verdicts -->")[0]
+    assert between.splitlines()[2:] == rows, "\n".join(rows)
