@@ -4,14 +4,15 @@
 # of each run, and in `then` the changes of a second phase, which continues from the end of the first; observers.yaml
 # defines the observers. If a chain was interrupted or killed, the same command resumes it. If observers.yaml has changed,
 # runs are observed again and none is trained again; in it, $LMDYN_SEED is the end of the run's name, its seed. To train a run again with another lm.yaml, give it another name, or
-# remove its folder and its files in done/. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
+# remove its folder and its files in done/. With `of: organism`, lm.yaml and observers.yaml are those of that profile. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
 # --default-resources.
 include: "runs.smk"
 
 
 OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
 # with `languages: true`, the `grammar_seed` in observers.yaml is that of the run, which has the number of its seed
-OBSERVERS = f"{workflow.basedir}/{config.get('observers', config.get('of', PROFILE))}/observers.yaml"
+OF = f"{workflow.basedir}/{config.get('of', PROFILE)}"
+OBSERVERS = f"{workflow.basedir}/{config['observers']}/observers.yaml" if "observers" in config else f"{OF}/observers.yaml"
 OWN_OBSERVERS = f"{RUNS}/logs/observers_{{wildcards.run}}.yaml" if config.get("languages") else OBSERVERS
 OWN_LANGUAGE = f"sed 's/grammar_seed: [0-9]*/grammar_seed: {{params.seed}}/' {OBSERVERS} > {OWN_OBSERVERS} && " if config.get("languages") else ""
 
@@ -30,7 +31,7 @@ else:
         log:
             f"{RUNS}/logs/{{run}}.log",
         params:
-            fit=lambda w: fit(w.run, *(f"--config {HERE}/lm.yaml {of[w.run]}" for of in (CHANGES, THEN) if w.run in of)),
+            fit=lambda w: fit(w.run, *(f"--config {OF}/lm.yaml {of[w.run]}" for of in (CHANGES, THEN) if w.run in of)),
         resources:
             **resources_of(GPUS),
         priority: 1 # the longest jobs first
