@@ -4,13 +4,15 @@
 
 The truth lies on the boundary of the region. The table says in how many of the draws the claim "holds" and "fails"
 (2.5 % each way by construction; the goal is at most 3 %), and how many of the intervals cover the truth (goal: 93 to
-97 %; of censored numbers at least 93 %). Verdicts are those of ``lmdyn.claims.judge.judge``. Two controls show what the
+97 %; of censored numbers at least 93 %). Without an effect, a claim is "smaller than required" in at most 2.5 %, by its
+sign. Verdicts are those of ``lmdyn.claims.judge.judge``. Two controls show what the
 rules are for: the percentile bootstrap over three seeds, and three seeds that are each judged by themselves.
 """
 
 import argparse
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -32,6 +34,8 @@ from lmdyn.claims import (
     Within,
 )
 from lmdyn.claims.judge import judge
+from lmdyn.claims.rows import Source
+from lmdyn.claims.summary import SMALLER
 
 SEEDS = (3, 4, 5, 8)
 TEXT_DF = 63  # of blocks of sentences: 64
@@ -71,6 +75,19 @@ class DrawnShare(Drawn):
         return 0.0, 1.0
 
 
+@dataclass(frozen=True)
+class DrawnOfText(Drawn, Source):
+    """The same of a number that is read from a run, whose condition has the text."""
+
+    def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
+        """Return the run; what is drawn has no settings of an observer."""
+        return runs[0], "test"
+
+    def names(self) -> tuple[str, ...]:
+        """Return the key."""
+        return (self.key,)
+
+
 class Case(NamedTuple):
     """A type of claim.
 
@@ -81,6 +98,7 @@ class Case(NamedTuple):
         draw: values of n seeds.
         wide: whether intervals are wider than was asked for: of censored numbers, an error that is counted twice, or
             seeds that agree exactly.
+        texts: whether each seed has a generated text of its own, so that fewer than five are undecided.
     """
 
     name: str
@@ -88,6 +106,7 @@ class Case(NamedTuple):
     truth: tuple[float, ...]
     draw: Callable[[np.random.Generator, int], list[Values]]
     wide: bool = False
+    texts: bool = False
 
 
 def claim(*parts: Part, **about: Any) -> Claim:
@@ -204,6 +223,7 @@ CASES = (
     Case("text variance, four times", claim(above()), (0.0,), with_text(2.0)),
     Case("text variance of few blocks", claim(above()), (0.0,), with_text(1.0, df=9)),
     Case("text variance, each seed its own", claim(above()), (0.0,), own_text, wide=True),
+    Case("a text for each seed", claim(above(number=DrawnOfText("x"))), (0.0,), own_text, texts=True),
     Case("correlation, Fisher's z, with text", claim(above(0.9, scale="fisher")), (0.9,), correlations),
     Case("share, logit, with text", claim(above(0.97, scale="logit")), (0.97,), shares),
     Case("ratio, logarithm", claim(part(Within(1.0, 50.0), scale="log")), (1.0,), ratios),
@@ -218,10 +238,15 @@ CASES = (
 )  # fmt: skip
 
 
+NO_EFFECT = Case("no effect, against twice the spread", claim(above(2.0, Difference(X, Y))), (0.0,), paired)
+"""Far from the boundary: what is "smaller than required" has a sign by chance."""
+
+
 class Rates(NamedTuple):
     """Shares of the draws."""
 
     holds: float
+    smaller: float
     fails: float
     covers: float
     draws: int
@@ -238,11 +263,14 @@ def simulate(case: Case, n: int, draws: int, seed: int = 0) -> Rates:
     """
     random = np.random.default_rng((seed, n, *case.name.encode()))
     study = Study("drawn", "", "", (case.claim,))
-    counts = {"holds": 0, "fails": 0, "undecided": 0}
+    counts: Counter[str] = Counter()
     covers = 0
     together = case.claim.combine == "any"
     for _ in range(draws):
-        runs = [DrawnRun(SeedPair(s, s), values) for s, values in enumerate(case.draw(random, n), 2)]
+        runs = [
+            DrawnRun(SeedPair(s, s), values, condition={"data.grammar_seed": s} if case.texts else {})
+            for s, values in enumerate(case.draw(random, n), 2)
+        ]
         (row,) = judge(study, cast(list[ObservedRun], runs))
         counts[row.verdict] += 1
         inside = [
@@ -250,7 +278,8 @@ def simulate(case: Case, n: int, draws: int, seed: int = 0) -> Rates:
             for p, t in zip(row.parts, case.truth, strict=True)
         ]
         covers += all(inside) if together else inside[0]
-    return Rates(counts["holds"] / draws, counts["fails"] / draws, covers / draws, draws)
+    shares = (counts[verdict] / draws for verdict in ("holds", SMALLER, "fails"))
+    return Rates(*shares, covers / draws, draws)
 
 
 def bootstrap_coverage(draws: int, n: int = 3, seed: int = 0) -> float:
@@ -270,10 +299,10 @@ def own_intervals_alone(draws: int, n: int = 3, seed: int = 0) -> float:
 
 def rows(draws: int) -> Iterator[list[str]]:
     """The table."""
-    for case in CASES:
+    for case in (*CASES, NO_EFFECT):
         for n in SEEDS:
             found = simulate(case, n, draws)
-            yield [case.name, str(n), *(f"{100 * rate:.2f}" for rate in found[:3])]
+            yield [case.name, str(n), *(f"{100 * rate:.2f}" for rate in found[:4])]
 
 
 def main() -> None:
@@ -288,7 +317,11 @@ def main() -> None:
     options = parser.parse_args()
     draws = 3 if options.smoke else options.draws
     start = time.process_time()
-    print(table(["claim, the truth on its boundary", "seeds", "holds %", "fails %", "covers %"], []))
+    print(
+        table(
+            ["claim, the truth on its boundary", "seeds", "holds %", "smaller %", "fails %", "covers %"], []
+        )
+    )
     for row in rows(draws):
         print(f"| {' | '.join(row)} |", flush=True)
     print()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.claims import CASES, bootstrap_coverage, own_intervals_alone, simulate
+from benchmarks.claims import CASES, NO_EFFECT, bootstrap_coverage, own_intervals_alone, simulate
 
 RARE = 1e-3
 
@@ -18,6 +18,7 @@ def check(case, n, draws):
     most = binom.isf(RARE, draws, 0.03)
     assert found.holds * draws <= most, (case.name, n, found)
     assert found.fails * draws <= most, (case.name, n, found)
+    assert found.smaller == 0  # no number without an effect lies below the region
     assert found.covers * draws >= binom.ppf(RARE, draws, 0.93), (case.name, n, found)
     if not case.wide:
         assert found.covers * draws <= binom.isf(RARE, draws, 0.97), (case.name, n, found)
@@ -30,6 +31,14 @@ def test_on_the_boundary(case):
     # where intervals overlap many corners, eight seeds take a minute
     for n in (3, 5) if case.wide else (3, 8):
         check(case, n, 200)
+
+
+def test_without_an_effect_hardly_anything_is_smaller_than_required():
+    """It has the claimed sign by chance, in at most 2.5 %; the other 97.5 % of what is excluded fail."""
+    found = simulate(NO_EFFECT, 8, 400)
+    assert found.holds == 0
+    assert found.smaller * 400 <= binom.isf(RARE, 400, 0.03)
+    assert found.fails > 0.8
 
 
 def test_what_the_rules_are_for():
