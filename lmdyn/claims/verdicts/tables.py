@@ -9,7 +9,7 @@ import pandas as pd
 from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
 from lmdyn.claims.profiles import Profile
 from lmdyn.claims.summary import Interval
-from lmdyn.claims.verdicts.words import number_words, slug
+from lmdyn.claims.verdicts.words import FLOOR_TOO, number_words, slug
 
 __all__ = ["Judged", "Question", "count", "heading", "measured_elsewhere", "questions_of", "verdict_table"]
 
@@ -57,7 +57,10 @@ class Question:
 
     def verdicts(self, *, after_holm: bool = False) -> str:
         """Return the counts of its claims' verdicts, such as ``3 holds, 1 undecided``; one claim's without a number."""
-        found = [row.after_holm if after_holm else row.verdict for row in self.rows]
+        found: list[str] = [row.after_holm if after_holm else row.verdict for row in self.rows]
+        for i, row in enumerate(self.rows):
+            if row.floor_too and found[i] == "holds":
+                found[i] = FLOOR_TOO
         return found[0] if len(found) == 1 else count(found)
 
 
@@ -76,7 +79,7 @@ def count(verdicts: Sequence[str]) -> str:
         >>> count(["holds", "fails", "holds"])
         '2 holds, 1 fails'
     """
-    kinds = (*VERDICTS[:5], "mixed", *VERDICTS[5:])
+    kinds = (VERDICTS[0], FLOOR_TOO, *VERDICTS[1:5], "mixed", *VERDICTS[5:])
     return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts)
 
 
@@ -128,6 +131,7 @@ def _rows(one: Judged, elsewhere: set[str]) -> Iterator[dict[str, Any]]:
                 **_ends("", judged.interval if judged else None),
                 **_ends("seeds_", judged.seeds_interval if judged else None),
                 **_ends("text_", judged.text_interval if judged else None),
+                "floor_too": row.floor_too if i == 0 and row.verdict == "holds" else None,
                 "floor": floor.mean if floor and i == 0 else None,
                 **_ends("floor_", floor.interval if floor and i == 0 else None),
                 "reasons": "; ".join(row.reasons) if i == 0 else None,

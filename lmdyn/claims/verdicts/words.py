@@ -27,6 +27,10 @@ HOW = (
 )
 
 
+FLOOR_TOO = "holds as its floor does"
+"""What holds, and whose floor lies in the region too."""
+
+
 def summary_words(summary: "Summary | None") -> str:
     """Return mean and interval over seeds, rounded to two digits of the interval's half-width.
 
@@ -89,15 +93,13 @@ def published_words(published: Published | None) -> str:
 
 def verdict_words(row: "ClaimJudgement") -> str:
     """Return the verdict with its limits: opposite, for this text only, a floor in the region, exploratory."""
-    words: str = row.verdict
+    words: str = FLOOR_TOO if row.floor_too else row.verdict
     if row.verdict == "not within N tokens":
         words = f"not within {row.claim.within:,.0f} tokens"
     if row.verdict == "fails":
         words += _against(row)
     if row.verdict in ("holds", "smaller than required", "fails") and row.of_this_text:
         words += " (of this text)"
-    if row.floor_too:
-        words += ", and so does its floor"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
 
 
