@@ -145,10 +145,10 @@ class TextCorpus(Corpus):
     are dropped by the counts of the training split. With ``min_count`` 1 no type is rare and nothing is dropped.
     WikiText-2 with ``min_count: 5`` has 1.34 M tokens of 15.8 thousand types after this preparation.
 
-    The result can be restricted to a part of the same corpus: ``longest_articles`` keeps some documents of each split,
-    and ``cut_articles`` makes the three splits from each document of the training file, so that all have the same
-    topics. Rare sentences are still those of the whole training file; a vocabulary is that of the training split, thus
-    of its parts of the documents.
+    The result can be restricted to a part of the same corpus: ``longest_articles`` and ``drawn_articles`` keep some
+    documents of each split, and ``cut_articles`` makes the three splits from each document of the training file, so
+    that all have the same topics. Rare sentences are still those of the whole training file; a vocabulary is that of
+    the training split, thus of its parts of the documents.
 
     Layouts:
 
@@ -179,6 +179,7 @@ class TextCorpus(Corpus):
             order.
         longest_articles: number of documents of each split to keep, those with the most words after the
             preparation (the earlier of equally long ones), in the order of the text; None keeps all.
+        drawn_articles: the same number, but of documents that are drawn at random with ``seed``.
         cut_articles: shares of the words of each document of ``train``, the only file given, that go in order into
             the training, validation and test split, such as ``[0.7, 0.1, 0.2]`` (:func:`cut_sentences`). A split
             with share 0 is left out, and a short document may lack a part. Topics are numbered in the order of the
@@ -218,12 +219,15 @@ class TextCorpus(Corpus):
         drop_rare_sentences: bool = True,
         shuffle_sentences: bool = False,
         longest_articles: int | None = None,
+        drawn_articles: int | None = None,
         cut_articles: tuple[float, float, float] | None = None,
         tagger: Tagger | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        at_least(1, longest_articles=longest_articles)
+        at_least(1, longest_articles=longest_articles, drawn_articles=drawn_articles)
+        if longest_articles is not None and drawn_articles is not None:
+            raise ValueError("expected longest_articles or drawn_articles, got both: omit one of them")
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         if bool(self.paths) == (dataset is not None):
             both = "both" if self.paths else "neither"
@@ -243,13 +247,14 @@ class TextCorpus(Corpus):
         self._lowercase, self._headings, self._split_sentences = lowercase, headings, split_sentences
         self.drop_rare_sentences, self.shuffle_sentences = drop_rare_sentences, shuffle_sentences
         self.longest_articles, self.cut_articles, self.tagger = longest_articles, cut_articles, tagger
+        self.drawn_articles = drawn_articles
 
     def forget(self) -> None:
         """Drop what was encoded, and counted, with another tokenizer."""
         super().forget()
         self._types: frozenset[str] | None = None
         self._titled: dict[str, bool] = {}
-        self._longest: dict[str, frozenset[int]] = {}
+        self._chosen: dict[str, frozenset[int]] = {}
 
     @property
     def lowercase(self) -> bool:
@@ -354,7 +359,7 @@ class TextCorpus(Corpus):
         topic: str | None = None
         sentences: list[_Stretch] = []
         blank, continues = "", False
-        whole = self.longest_articles is not None or self.cut_articles is not None
+        whole = (self.longest_articles, self.drawn_articles, self.cut_articles) != (None, None, None)
         if self._by_line and self._as_written and self.eos:  # end tokens replace line ends
             lines = (line.rstrip("\r\n") for line in lines)
         for number, (line, words, title) in enumerate(self._titles(lines), start=1):
@@ -414,13 +419,18 @@ class TextCorpus(Corpus):
                 begun = True
 
     def _selected(self, split: str) -> Iterator[Article]:
-        """Yield the longest of the kept documents, in the order of the text."""
-        if self.longest_articles is None:
+        """Yield the longest of the kept documents, or drawn ones, in the order of the text."""
+        number = self.longest_articles or self.drawn_articles
+        if number is None:
             return self._kept(split)
-        if split not in self._longest:  # a separate pass, so that memory never holds the text
-            lengths = ((sum(map(len, a.sentences)), -i) for i, a in enumerate(self._kept(split)))
-            self._longest[split] = frozenset(-i for _, i in heapq.nlargest(self.longest_articles, lengths))
-        return (a for i, a in enumerate(self._kept(split)) if i in self._longest[split])
+        if split not in self._chosen:  # a separate pass, so that memory never holds the text
+            random = np.random.default_rng([self.seed, SPLITS.index(split)])
+            ranks = (
+                (random.random() if self.drawn_articles else sum(map(len, a.sentences)), -i)
+                for i, a in enumerate(self._kept(split))
+            )
+            self._chosen[split] = frozenset(-i for _, i in heapq.nlargest(number, ranks))
+        return (a for i, a in enumerate(self._kept(split)) if i in self._chosen[split])
 
     def _prepared(self, split: str) -> Iterator[Article]:
         """Yield the documents of a split of the corpus."""
@@ -477,5 +487,6 @@ class TextCorpus(Corpus):
             "tagger": None if self.tagger is None else self.tagger.key(),
             "sentences_shuffled_by": self.seed if self.shuffle_sentences else None,
             "longest_articles": self.longest_articles,
+            **({"drawn_articles": (self.drawn_articles, self.seed)} if self.drawn_articles else {}),
             "cut_articles": self.cut_articles,
         }

@@ -193,6 +193,19 @@ def test_longest_articles(tmp_path):
     assert corpus.word_counts() == {"a": 3, "b": 2, "c": 2, "d": 1, "e": 1, ".": 3}
 
 
+def test_drawn_articles(tmp_path):
+    path = write(tmp_path, wikitext(*((f"T{i}", f"a w{i} .") for i in range(40))), "w.txt")
+    whole, *drawn = (
+        sentences(TextCorpus(train=path, drawn_articles=n, seed=s))
+        for n, s in ((99, 0), (9, 0), (9, 0), (9, 1))
+    )
+    assert whole == sentences(TextCorpus(train=path))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(len(part) == 9 and part == [s for s in whole if s in part] for part in drawn)
+    with pytest.raises(ValueError, match="got both"):
+        TextCorpus(train=path, drawn_articles=1, longest_articles=1)
+
+
 def random_articles(draw, n):
     words = [f"w{i}" for i in range(12)]
     weights = [1 / (i + 1) for i in range(12)]
