@@ -249,6 +249,10 @@ class Claim:
             raise TypeError(
                 f"claim {self.name!r}: floor is {self.floor!r}: expected a Number, or a text: why there is no floor"
             )
+        if self.within is not None and _bound(self.within, f"claim {self.name!r}: within") <= 0:
+            raise ValueError(
+                f"claim {self.name!r}: within is {self.within}: expected a number of tokens above 0"
+            )
         judged = self.reads()
         for condition in self.void_unless:
             if shared := condition.number.reads() & judged:

@@ -201,14 +201,15 @@ def _judge_claim(
         verdict, p, p_sign = "undecided", None, None
         lacking = [f"{len(seeds)} texts, each with a seed of its own: a verdict requires {ENOUGH}", *lacking]
     before: Verdict = "fails" if verdict == SMALLER else verdict
-    if claim.within is not None and verdict != "holds":
+    undecided = list(_undecided(parts)) if verdict == "undecided" else []
+    if claim.within is not None and verdict != "holds" and len(seeds) >= (ENOUGH if own else FEWEST):
         seen = _tokens(sources, {s: judged[s] for s in seeds})
         if seen < claim.within:
             verdict, p_sign = "not within N tokens", None
             trained = f"trained on {seen:,} tokens" if seen else "the number of training tokens is unknown"
             lacking = [f"{trained}; the claim is about {claim.within:,.0f} tokens", *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
-    why = [*(_undecided(parts) if verdict == "undecided" else ()), *unknown, *lacking]
+    why = [*undecided, *unknown, *lacking]
     return ClaimJudgement(
         claim, verdict, verdict, parts, floor, p, None, tuple(why), **about,
         own_texts=own, p_sign=p_sign, rules_1=(before, before),

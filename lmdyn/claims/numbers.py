@@ -153,6 +153,8 @@ class At(Number):
 class Difference(Number):
     """``a - b`` for the runs of one seed: paired by seed, which cancels what they have in common.
 
+    Without an effect it is 0, unless one of them is the largest or smallest of several numbers.
+
     Errors over texts are added as if they were independent, which is conservative on one text, where both vary alike.
     """
 
@@ -183,6 +185,16 @@ class Difference(Number):
         low, high = a.low - b.high, a.high - b.low
         low, high = (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
         return Estimate(_middle(low, high, a.value - b.value), error, low, high, df)
+
+    def null(self) -> float | None:
+        """Return 0; None if the largest or smallest of several numbers is in it, which selection biases."""
+        found: list[Any] = [self.a, self.b]
+        for number in found:
+            if isinstance(number, _Extreme):
+                return None
+            fields_of = [v if isinstance(v, tuple) else (v,) for v in vars(number).values()]
+            found += [part for values in fields_of for part in values if isinstance(part, Number)]
+        return self.no_effect
 
     def between(self) -> tuple[float, float] | None:
         """Return the differences of the ends, if both have them."""
@@ -241,6 +253,11 @@ class _Several(Number):
         found = {n.null() for n in self.numbers}
         return found.pop() if len(found) == 1 else None
 
+
+class _Extreme(_Several):
+    def null(self) -> None:
+        """Return None: without an effect in any number, the extreme one has the sign of the selection."""
+
     def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
         """Return the number that ``max`` or ``min`` selects, with its own error, between the extremes of the bounds."""
         found = [n.of(runs) for n in self.numbers]
@@ -263,11 +280,8 @@ class Mean(_Several):
 
 
 @dataclass(frozen=True)
-class Largest(_Several):
+class Largest(_Extreme):
     """The largest of several numbers, with its own error; for noisy numbers, selection biases it upwards."""
-
-    def null(self) -> None:
-        """Return None: without an effect in any number, the largest is above that."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the largest number."""
@@ -275,7 +289,7 @@ class Largest(_Several):
 
 
 @dataclass(frozen=True)
-class Smallest(_Several):
+class Smallest(_Extreme):
     """The smallest of several numbers, with its own error; for noisy numbers, selection biases it downwards."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, OtherCondition, differences, is_fork
+from lmdyn.runs.schema import IF_KNOWN
 
 Pairs = tuple[tuple[str, Any], ...]
 """Names and their required values."""
@@ -252,7 +253,7 @@ class Rows(Source):
 
     def _single(self, selected: pd.DataFrame, quantity: str) -> pd.DataFrame:
         own = _equals(selected["quantity"], quantity)
-        named = {"step", "tokens", "quantity", "site", "value", *dict(self.where)}
+        named = {"step", "tokens", *IF_KNOWN, "quantity", "site", "value", *dict(self.where)}
         for column in (c for c in selected.columns if c not in named):
             missing = own & _equals(selected[column], None)
             own = missing if missing.any() else own

@@ -152,10 +152,11 @@ def judge_part(
     """
     scaled = _Scaled(estimates, part.scale, part.number.between())
     summary = scaled.summary(shown_confidence)
-    without = part.number.null()
+    without = scaled.inside(part.number.null())
     null = math.nan if without is None else scaled.to(without)
     low, high = (to_scale(end, scaled.scale) for end in (part.region.low, part.region.high))
-    above, below = null < low and high == math.inf, null > high and low == -math.inf
+    above = part.region.high == math.inf and null < low
+    below = part.region.low == -math.inf and null > high
     own = {c: [scaled.own(s, c) for s in scaled.seeds] for c in {holds_confidence, fails_confidence}}
 
     def within(interval: Interval) -> bool:
@@ -191,7 +192,9 @@ def judge_part(
         p_holds=p_holds,
         p_fails=p_fails,
         p_sign=p_sign,
-        precision=scaled.precision(part.region, without, shown_confidence)
+        precision=scaled.precision(
+            part.region, without, holds_confidence if summary.mean in part.region else fails_confidence
+        )
         if verdict == "undecided"
         else None,
     )
@@ -228,6 +231,16 @@ class _Scaled:
 
     def to(self, value: float) -> float:
         return to_scale(value, self.scale)
+
+    def inside(self, null: float | None) -> float | None:
+        """Return the number without an effect if it lies within the scale and the range; otherwise None."""
+        least, greatest = self.between or (-math.inf, math.inf)
+        if null is None or not least <= null <= greatest:
+            return None
+        low, high = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}.get(
+            self.scale, (-math.inf, math.inf)
+        )
+        return null if low < null < high else None
 
     @cached_property
     def mean(self) -> Bounds | BoundedMean:

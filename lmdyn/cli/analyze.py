@@ -188,6 +188,7 @@ def analyze(
         work = Work(asked, known, shard=shard, strict=strict, source_may_fail=hub is not None)
         try:
             with ReadAhead(_bounded(subject, keep, shard), fits, known, held) as reading:
+                del held  # of a module on another device, a copy
                 Replay(work, reading, module, own_loggers, backlog, weights, stamps, amounts, first).run()
         finally:
             for observer in observers:  # of killed workers

@@ -33,6 +33,7 @@ from lmdyn.cli.recorded_observers import recorded_observer
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.runs.atomic_files import make_writable, write_file
 from lmdyn.runs.provenance import Settings, read_record
+from lmdyn.runs.schema import IF_KNOWN
 from lmdyn.runs.yaml_files import read_yaml
 
 _NO_SETTINGS = ("probe_set", "train_set", "references", "previous")
@@ -247,7 +248,7 @@ def _mean_finding(sections: Sequence[DrawnSection], quantity: str = "") -> Findi
         return None
     rows = pd.concat(tables)
     rows = rows[np.isfinite(rows["value"])]
-    keys = [c for c in rows if c not in ("value", "tokens")]
+    keys = [c for c in rows if c not in ("value", "tokens", *IF_KNOWN)]
     of_all = rows.groupby(keys, dropna=False, observed=True)["value"].transform("size") == len(tables)
     return finding(rows[of_all], sections[0].recorded, quantity) if of_all.any() else None
 

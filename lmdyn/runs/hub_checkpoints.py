@@ -71,7 +71,7 @@ def name_amounts(name: str) -> dict[str, int]:
     patterns = {
         "tokens": r"tokens[_\-=]?(\d+)([kMBT]?)",
         "words": r"(?:chck_|words[_\-=]?)(\d+)([kMBT]?)",
-        "stage": r"stage[_\-=]?(\d+)()",
+        "stage": r"(?<![A-Za-z])stage[_\-=]?(\d+)()",
     }
     found = {kind: re.search(rf"{pattern}(?![A-Za-z\d])", name) for kind, pattern in patterns.items()}
     return {kind: int(match[1]) * _SIZES[match[2]] for kind, match in found.items() if match}

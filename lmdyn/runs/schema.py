@@ -32,10 +32,10 @@ __all__ = [
 ENDS = ("_error", "_low", "_high")
 """How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 
-_IF_KNOWN = {"words_seen": "words", "training_stage": "stage"}
+IF_KNOWN = {"words_seen": "words", "training_stage": "stage"}
 """Columns that a table has if the number is known, and what ``Progress`` calls the number."""
 
-_BEFORE_GROUPS = ("step", "tokens", *_IF_KNOWN, "quantity", "site")
+_BEFORE_GROUPS = ("step", "tokens", *IF_KNOWN, "quantity", "site")
 _PART = re.compile(r"<\w+>")  # part of a name or tag that depends on settings or data
 
 
@@ -184,7 +184,7 @@ def tidy(measured: DataFrame, at: Progress) -> DataFrame:
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)
     table.insert(1, "tokens", pd.Series(at.tokens, index=table.index, dtype="Int64"))
-    for column, name in _IF_KNOWN.items():
+    for column, name in IF_KNOWN.items():
         if (known := getattr(at, name)) is not None:
             table.insert(2, column, pd.Series(known, index=table.index, dtype="Int64"))
     return table
@@ -266,7 +266,7 @@ def to_arrow(table: DataFrame) -> pa.Table:
     columns: dict[str, Any] = {"step": table["step"].astype("int64")}
     tokens = table["tokens"] if "tokens" in table else pd.Series(None, index=table.index, dtype="Int64")
     columns["tokens"] = tokens.astype("Int64").array
-    for name in _IF_KNOWN:
+    for name in IF_KNOWN:
         if name in table:
             columns[name] = table[name].astype("Int64")
     for name in ("quantity", "site", *group_columns(table)):

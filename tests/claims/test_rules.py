@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -119,8 +120,13 @@ def test_which_numbers_say_what_they_are_without_an_effect():
     assert (EFFECT.null(), Change(Rows("Observer", "x")).null()) == (0.0, 0.0)
     assert At(Rows("Sparsity", "rho_gradient")).between() == (-1, 1)
     assert At(Rows("Sparsity", "rho_gradient")).null() == 0.0
-    assert (Mean((EFFECT, EFFECT)).null(), Smallest((EFFECT,)).null()) == (0.0, 0.0)
-    assert (Mean((EFFECT, X)).null(), Largest((EFFECT, EFFECT)).null()) == (None, None)
+    assert (Mean((EFFECT, EFFECT)).null(), Mean((EFFECT, X)).null()) == (0.0, None)
+    for selected in (
+        Largest((EFFECT, EFFECT)),
+        Smallest((EFFECT, X)),
+        Difference(X, Mean((X, Largest((X, X))))),
+    ):
+        assert selected.null() is None  # biased by selection
     words = Rows("TowerPreference", "preference")
     assert AgreementOfPairs(words).null() == 0.0
     assert AgreementOfPairs(words, of_pair="size").null() is None
@@ -153,3 +159,15 @@ def test_an_undecided_number_says_how_precise_it_is():
     number = At(Rows("Observer", "x", error="x_error"))
     (said, *_) = verdict([Part(number, Above(0.1))], runs([0.08, 0.1, 0.12, 0.07, 0.13], 0.5)).reasons
     assert said.endswith("no number of seeds decides: the texts alone do not")
+
+
+def test_rows_with_a_stage_or_words_are_those_of_one_curve():
+    one = run(2, {"x": {0: 0.0, 10: 0.2, 20: 0.8}})
+    one.observed["o"][2]["training_stage"] = pd.array([None, 1, 1], dtype="Int64")
+    assert X.of([one]).value == 0.8
+
+
+@pytest.mark.parametrize("within", [0, -5.0, math.nan, math.inf, "1e6"])
+def test_amounts_of_tokens_are_finite_and_above_0(within):
+    with pytest.raises((TypeError, ValueError), match="claim 'claim': within"):
+        claim(Part(X, Above(0)), within=within)

@@ -19,11 +19,12 @@ HOW = (
     "and texts, is inside the region. The claim fails if the interval is outside the region, and is undecided "
     "otherwise. Smaller than required: the interval is outside, between the region and the number without an effect "
     "(0 for a difference or a correlation). Not within N tokens: the claim is about N training tokens, the runs are "
-    "shorter, and the claim does not hold in them. With three or four seeds, the interval of each seed must also be "
-    "inside or outside. With fewer seeds, a claim is undecided. (Of this text): no error over texts is known. After "
-    "Holm: the verdict is corrected for all claims tested on the same runs. Floor: the number of a model or data "
-    "without the claimed property; the verdict does not use the floor. Void: a condition is not met, so the number is "
-    "meaningless. Exploratory: the claim was stated or changed after someone had inspected the runs."
+    "shorter (or their length is unknown), and they do not show that it holds. With three or four seeds, the interval "
+    "of each seed must also be inside or outside. With fewer seeds, a claim is undecided. (Of this text): no error "
+    "over texts is known. After Holm: the verdict is corrected for all claims tested on the same runs. Floor: the "
+    "number of a model or data without the claimed property; the verdict does not use the floor. Void: a condition is "
+    "not met, so the number is meaningless. Exploratory: the claim was stated or changed after someone had inspected "
+    "the runs."
 )
 
 
