@@ -14,6 +14,13 @@ from lmdyn.claims.numbers import Number, untrained
 Scale = Literal["plain", "fisher", "logit", "log"]
 """The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
 
+SCALE_ENDS: dict[Scale, tuple[float, float]] = {
+    "plain": (-math.inf, math.inf),
+    "fisher": (-1.0, 1.0),
+    "logit": (0.0, 1.0),
+    "log": (0.0, math.inf),
+}
+
 _WORDS: dict[str, Any] = {"words": True}
 
 
@@ -111,10 +118,9 @@ class Part:
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        inside = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}
-        if self.scale not in ("plain", *inside):
+        if self.scale not in SCALE_ENDS:
             raise ValueError(f"scale must be 'plain', 'fisher', 'logit' or 'log', got {self.scale!r}")
-        low, high = inside.get(self.scale, (-math.inf, math.inf))
+        low, high = SCALE_ENDS[self.scale]
         for end in (self.region.low, self.region.high):
             if math.isfinite(end) and not low <= end <= high:
                 raise ValueError(

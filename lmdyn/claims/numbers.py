@@ -53,7 +53,7 @@ class Number(ABC):
 
     A study's file may define its own numbers: implement ``of`` with :class:`Rows`, whose :meth:`Rows.frame` returns
     any rows of an observer. A claim's fingerprint covers the fields but not the code: raise ``revision`` if the code
-    computes something else. ``no_effect`` is the number where there is no effect: 0 of a difference, 1 of a ratio.
+    computes something else. ``no_effect`` is the number where there is no effect, such as 0 of a difference.
     """
 
     revision: ClassVar[int] = 0
@@ -85,7 +85,16 @@ class Number(ABC):
         return None
 
     def null(self) -> float | None:
-        """Return the number without an effect: ``no_effect``, or 0 in a symmetric range, as of correlations."""
+        """Return the number without an effect: ``no_effect``, or 0 in a symmetric range, as of correlations.
+
+        What contains the largest or smallest of several numbers has none, since selection gives it a sign.
+        """
+        found: list[Any] = [self]
+        for number in found:
+            if isinstance(number, _Extreme):
+                return None
+            fields_of = [v if isinstance(v, tuple) else (v,) for v in vars(number).values()]
+            found += [part for values in fields_of for part in values if isinstance(part, Number)]
         ends = self.between()
         return 0.0 if self.no_effect is None and ends is not None and ends[0] == -ends[1] else self.no_effect
 
@@ -153,8 +162,6 @@ class At(Number):
 class Difference(Number):
     """``a - b`` for the runs of one seed: paired by seed, which cancels what they have in common.
 
-    Without an effect it is 0, unless one of them is the largest or smallest of several numbers.
-
     Errors over texts are added as if they were independent, which is conservative on one text, where both vary alike.
     """
 
@@ -185,16 +192,6 @@ class Difference(Number):
         low, high = a.low - b.high, a.high - b.low
         low, high = (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
         return Estimate(_middle(low, high, a.value - b.value), error, low, high, df)
-
-    def null(self) -> float | None:
-        """Return 0; None if the largest or smallest of several numbers is in it, which selection biases."""
-        found: list[Any] = [self.a, self.b]
-        for number in found:
-            if isinstance(number, _Extreme):
-                return None
-            fields_of = [v if isinstance(v, tuple) else (v,) for v in vars(number).values()]
-            found += [part for values in fields_of for part in values if isinstance(part, Number)]
-        return self.no_effect
 
     def between(self) -> tuple[float, float] | None:
         """Return the differences of the ends, if both have them."""
@@ -256,7 +253,7 @@ class _Several(Number):
 
 class _Extreme(_Several):
     def null(self) -> None:
-        """Return None: without an effect in any number, the extreme one has the sign of the selection."""
+        """Return None; see :meth:`Number.null`."""
 
     def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
         """Return the number that ``max`` or ``min`` selects, with its own error, between the extremes of the bounds."""

@@ -11,7 +11,7 @@ import numpy as np
 from lmdyn.analysis.statistics.mean_over_seeds import BoundedMean, Bounds, MeanOverSeeds, mean_over_seeds
 from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
-from lmdyn.claims.claim import Part, Region, Scale
+from lmdyn.claims.claim import SCALE_ENDS, Part, Region, Scale
 from lmdyn.claims.numbers import Estimate
 from lmdyn.claims.precision import Precision, seeds_needed
 from lmdyn.runs.observed_run import SeedPair, independent_seeds
@@ -237,9 +237,7 @@ class _Scaled:
         least, greatest = self.between or (-math.inf, math.inf)
         if null is None or not least <= null <= greatest:
             return None
-        low, high = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}.get(
-            self.scale, (-math.inf, math.inf)
-        )
+        low, high = SCALE_ENDS[self.scale]
         return null if low < null < high else None
 
     @cached_property

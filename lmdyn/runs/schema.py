@@ -173,6 +173,8 @@ def tidy(measured: DataFrame, at: Progress) -> DataFrame:
         measured: columns ``quantity``, ``site``, any group columns, ``value``.
         at: progress of the training.
     """
+    if own := sorted(IF_KNOWN.keys() & set(measured.columns)):
+        raise ValueError(f"the column {own[0]!r} is one that lmdyn adds itself: give the column another name")
     groups = group_columns(measured)
     table = measured
     if at.learning_rate is not None:

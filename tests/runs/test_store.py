@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmdyn.callbacks import ObservationStore
+from lmdyn.runs.schedule import Progress
+from lmdyn.runs.schema import tidy
 
 
 def table(step, value=1.0, word=None):
@@ -95,3 +97,9 @@ def test_nothing_there_and_foreign_files(tmp_path):
     table(0).to_parquet(tmp_path / "000000000.parquet")
     with pytest.raises(ValueError, match="is not an observation of lmdyn"):
         ObservationStore(tmp_path).about()
+
+
+def test_columns_that_lmdyn_adds_are_not_an_observers():
+    table = pd.DataFrame({"quantity": ["x"], "site": [""], "training_stage": ["a"], "value": [1.0]})
+    with pytest.raises(ValueError, match="'training_stage' is one that lmdyn adds"):
+        tidy(table, Progress(1))

@@ -2,26 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
 from lmdyn.claims.profiles import Profile
-from lmdyn.claims.summary import Interval
+from lmdyn.claims.summary import Interval, Verdict
 from lmdyn.claims.verdicts.words import FLOOR_TOO, number_words, slug
 
 __all__ = ["Judged", "Question", "count", "heading", "measured_elsewhere", "questions_of", "verdict_table"]
 
-VERDICTS = (
-    "holds",
-    "smaller than required",
-    "fails",
-    "not within N tokens",
-    "undecided",
-    "void",
-    "not measured",
-)
+VERDICTS = get_args(Verdict)
 
 
 @dataclass(frozen=True)
