@@ -308,6 +308,7 @@ class Reaches(Number):
         share_of_last: instead of ``level``, this share of the last value.
         falling: whether the curve must fall to the level; default: it must rise to it.
         stays: whether the curve must stay beyond the level until the end; default: the first time counts.
+        since: count updates from this step; earlier observations are not read.
     """
 
     rows: Rows
@@ -315,6 +316,7 @@ class Reaches(Number):
     share_of_last: float | None = None
     falling: bool = False
     stays: bool = False
+    since: int = 0
 
     def __post_init__(self) -> None:
         if (self.level is None) == (self.share_of_last is None):
@@ -323,7 +325,8 @@ class Reaches(Number):
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """Return the bounds of log10 of the updates; the value is their middle."""
         table = self.rows.table(runs)
-        steps, values = table["step"].to_list(), table["value"].to_list()
+        table = table[table["step"] >= self.since]
+        steps, values = (table["step"] - self.since).to_list(), table["value"].to_list()
         level = self.level if self.level is not None else cast(float, self.share_of_last) * values[-1]
         beyond = [v <= level if self.falling else v >= level for v in values]
         if math.isnan(level) or any(map(math.isnan, values)):

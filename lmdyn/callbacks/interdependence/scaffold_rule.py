@@ -71,10 +71,13 @@ class ScaffoldRule(Observer):
     ``accuracy``: share of the instances in which ω is the most probable word. ``rise``: the probability of ω with all
     in focus minus that with α alone. ``gradient_inside`` and ``cell_gradient_inside``: means over the scaffold's words.
 
+    ``probability_inside``: of the scaffold's words after the first, from all before, if the language has a first use of
+    the rule: what the model knows of the phrases.
+
     ``<quantity>_error`` is the standard error of each over instances; those of one scaffold are one cluster.
 
-    ``site`` is the domain. Every row contains the language: ``length`` k, ``scaffold`` (``familiar`` or
-    ``unfamiliar``) and ``rules`` n, so that observations of several runs can be combined.
+    ``site`` is the domain. Every row contains the language: ``length`` k, ``scaffold`` (``familiar``,
+    ``unfamiliar`` or ``scrambled``) and ``rules`` n, so that observations of several runs can be combined.
 
     Args:
         instances: number of instances of the rule in each domain.
@@ -111,6 +114,9 @@ class ScaffoldRule(Observer):
             high=1.0,
             tags=(_RULE, _RULE_FOCUS),
         ),
+        _of_rule(
+            "probability_inside", "Mean probability of the words of the scaffold after its first.", high=1.0
+        ),
         _of_rule("di", "Mean interdependence of α and the scaffold, where ω is predicted."),
         _of_rule("accuracy", "Share of instances with ω ranked first.", "share", high=1.0, better="higher"),
         _of_rule("rise", "P(ω) from all words minus P(ω) from α alone.", low=-1.0, high=1.0),
@@ -140,6 +146,7 @@ class ScaffoldRule(Observer):
             d: data.examples(d, self.instances, self.context) for d in ("in", "out")
         }
         scaffold = "familiar" if data.familiar else "unfamiliar"
+        scaffold = "scrambled" if getattr(data, "scrambled", False) else scaffold
         self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
         self._found |= self._language
 
@@ -205,6 +212,10 @@ class ScaffoldRule(Observer):
             ("accuracy", "", None): hits(logits, close.expand(len(logits))),
             ("rise", "", None): p[k] - p[0],
         }
+        if getattr(self.data, "first_use", 0):
+            of_all = decoder(parts.relevant[-1][0] + parts.irrelevant[-1][0]).softmax(-1)
+            inside = of_all[:, 1:-1].gather(-1, ids[:, 2:-1, None])
+            values["probability_inside", "", None] = inside.mean((1, 2))
         labels = {"close": ids[:, 1:].masked_fill(time < k, -100), "all": ids[:, 1:]}
         norms = {
             (quantity, of_error): state_gradients(lstm, decoder, vectors, labels[of_error], state, of)

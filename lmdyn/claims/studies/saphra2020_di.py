@@ -17,6 +17,8 @@ that the model does not know, and how word frequency is controlled. Figure 12 ha
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -323,11 +325,107 @@ SCAFFOLDS = (
     *(smaller_gradient(k, 0.0, s, error, 0.1) for k, s, error in product((6, 8), STATES, ERRORS)),
 )
 
+# ------------------------------------------------------------------------------------------ causal scaffolds (5.1)
+
+FIRST_USE = 3428
+"""Update from which the rule is used in the profile `causal`: 0.6 of 2,000,000 words, in batches of 10 × 35."""
+KNOWN = 0.05
+KIND = {"familiar": "phrases", "scrambled": "words of the phrases, in any order", "unfamiliar": "other phrases"}
+
+
+def of_arm(quantity: str, scaffold: str, half: int, domain: str = "in", focus: str = "") -> Rows:
+    """Return rows of one arm: which phrases occurred before the first use, and across which half the rule is used."""
+    rows = rule_rows(quantity, scaffold, 4, 0.0, domain, focus, n=8000)
+    return replace(rows, run=(*rows.run, ("data.half", half)))
+
+
+def in_arm(number: Callable[[Rows], Number], quantity: str, scaffold: str, **where: str) -> Number:
+    """Return the mean of a number over both halves, so that it does not depend on which phrases a half has."""
+    return Mean(tuple(number(of_arm(quantity, scaffold, half, **where)) for half in (0, 1)))
+
+
+def learned_at(rows: Rows) -> Number:
+    """Return log10 of the updates from the first use of the rule until ω has a probability of 0.5."""
+    return Reaches(rows, LEARNED, since=FIRST_USE)
+
+
+def before_use(rows: Rows) -> Number:
+    """Return the value at the last observation before the first use."""
+    return At(rows, 3420)
+
+
+KNOWS = Condition(
+    "before the first use the model predicts the words of familiar phrases better than those of the others, by 0.05",
+    Difference(*(in_arm(before_use, "probability_inside", s) for s in ("familiar", "unfamiliar"))), Above(KNOWN),
+)
+CAUSAL_LEARNED = tuple(
+    Condition(f"ω is the most probable word in half of the {s} scaffolds, at the end",
+              in_arm(At, "accuracy", s), Above(LEARNED))
+    for s in ("familiar", "unfamiliar")
+)
+causal = partial(Claim, where="section 5.1 (asked)", measured_by="snakemake --profile configs/saphra2020_di/causal",
+                 void_unless=(KNOWS, *CAUSAL_LEARNED))
+
+
+def causes(against: str, domain: str, focus: str, says: str, name: str) -> Claim:
+    """Return the claim that phrases learned before the first use make the rule faster to learn than another past."""
+    a, b = (in_arm(learned_at, "probability", s, domain=domain, focus=focus) for s in ("familiar", against))
+    halves = tuple(
+        Mean(tuple(learned_at(of_arm("probability", s, half, domain, focus)) for s in ("familiar", against)))
+        for half in (0, 1)
+    )
+    return causal(f"causal_{name}", says,
+        parts=(Part(Difference(a, b), Below(FASTER), f"log10 of updates to 0.5, familiar − {against}"),),
+        matters=HOW_FAST, floor=Difference(*halves),
+        question="Does a scaffold that was learned before cause the rule to be learned faster (5.1)?",
+        variant=f"{name.replace('_', ' ')}, against {KIND[against]}")
+
+
+def causal_direction(half: int) -> Claim:
+    """Return the claim for forks of the model that learned one half: the rule across it, and across the other."""
+    a, b = (learned_at(of_arm("probability", s, h)) for s, h in (("familiar", half), ("unfamiliar", 1 - half)))
+    return causal(f"causal_forks_{half}", "Two forks of one model: the rule is learned faster across what it knows",
+        parts=(Part(Difference(a, b), Below(FASTER), f"log10 of updates to 0.5, half {half} − half {1 - half}"),),
+        matters=HOW_FAST, floor=NOT_FASTER,
+        question="Does a scaffold that was learned before cause the rule to be learned faster (5.1)?",
+        variant=f"forks of the model that learned half {half}")
+
+
+def causes_interdependence() -> Claim:
+    """Return the claim of figure 10 under intervention."""
+    a, b = (in_arm(At, "di", s) for s in ("familiar", "unfamiliar"))
+    first = (in_arm(before_use, "di", s) for s in ("familiar", "unfamiliar"))
+    return causal("causal_interdependence", "A scaffold that was learned before causes a higher DI of α and scaffold",
+        parts=(Part(Difference(a, b), Above(MORE_DI), "DI at the end, familiar − unfamiliar"),), matters=HOW_MUCH_DI,
+        floor=Difference(*first), question="Does a scaffold that was learned before cause a higher DI (5.1, 10)?",
+        variant="at the end")
+
+
+def causes_confinement() -> Claim:
+    """Return the claim of figure 7b under intervention."""
+    a, b = (in_arm(At, "probability", s, domain="out") for s in ("familiar", "unfamiliar"))
+    return causal("causal_confinement",
+        "Where scaffolds were learned before, the rule is applied less across random ones than where they were not",
+        parts=(Part(Difference(a, b), Below(-MORE_LIKELY), "probability of ω out of domain, familiar − unfamiliar"),),
+        matters=HOW_LIKELY, floor="0: no model gives ω a probability before it has seen it",
+        question="Does a scaffold that was learned before confine the rule to it (5.1, 7b)?", variant="at the end")
+
+
+CAUSAL = (
+    causes("unfamiliar", "in", "", "A scaffold that was learned before causes faster learning of a rule", "in_domain"),
+    causes("unfamiliar", "out", "open", "… and of α ↦ ω alone, across random scaffolds", "open_symbol"),
+    causes("scrambled", "in", "", "… by the order of its words, not by how frequent they are", "order_of_words"),
+    causal_direction(0),
+    causal_direction(1),
+    causes_interdependence(),
+    causes_confinement(),
+)
+
 STUDY = Study(
     "saphra2020_di",
     "LSTMs compose—and learn—bottom-up",
     "Saphra & Lopez 2020; Saphra 2021, chapter 5",
-    ENGLISH + SCAFFOLDS,
+    ENGLISH + SCAFFOLDS + CAUSAL,
     measured_by=BY,
     inspected_in=(inspected_runs.GRAMMAR, inspected_runs.WIKITEXT, inspected_runs.SCAFFOLDS),
     terms=TERMS,

@@ -1,5 +1,6 @@
 """The synthetic language of Saphra & Lopez 2020: a rule over a distance, across familiar or unfamiliar words."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +19,7 @@ OPEN, CLOSE = "α", "ω"
 """The symbols that begin and end the rule."""
 
 _WORDS_PER_SENTENCE = 100  # the text has no sentences; it is passed on in pieces of this length
-_PHRASES, _EXAMPLES = 100, 200  # random streams; those of the splits are 0, 1, 2
+_PHRASES, _EXAMPLES, _SCRAMBLED = 100, 200, 300  # random streams; those of the splits are 0, 1, 2
 
 
 class ScaffoldCorpus(RandomWords):
@@ -34,6 +35,11 @@ class ScaffoldCorpus(RandomWords):
     documents either: ``order_seed`` permutes the parts of the training text, i.e. instances of the rule, phrases
     outside it and single words of noise.
 
+    With ``first_use`` the text is an intervention (Saphra 2021, section 5.1): phrases occur outside the rule only
+    before its first use, and only those of one half; afterwards the rule is used across one half, the same one
+    (``familiar``) or the other. Texts in which the same half occurs outside are equal up to the first use, and later
+    differ only in the words of the scaffolds: two runs with the same seed are forks of one model at this step.
+
     Args:
         familiar: whether the phrases also occur outside the rule.
         length: k, words per scaffold.
@@ -44,6 +50,12 @@ class ScaffoldCorpus(RandomWords):
         n_train_tokens: words of the training split.
         n_validation_tokens: words of the validation split.
         n_test_tokens: words of the test split.
+        first_use: share of the text before the first instance of the rule, in each of the ``batch_size`` parts that
+            training reads side by side; 0: the rule is used throughout.
+        half: the half of the phrases which the rule uses if ``first_use`` is above 0: those with even (0) or odd (1)
+            index.
+        scrambled: whether each occurrence outside the rule has the phrase's words in an order of its own: then the
+            words are familiar and the phrases are not.
         language_seed: seed of the phrases and the text.
         eos: whether to write the end-of-sentence token after each piece of 100 words.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
@@ -53,7 +65,8 @@ class ScaffoldCorpus(RandomWords):
         phrases: (n_phrases, length) index of each word of the scaffolds in ``vocabulary``.
 
     Raises:
-        ValueError: if a size is below 1, there are too few possible phrases, or rules and phrases exceed the text.
+        ValueError: if a size is below 1, there are too few possible phrases, or rules and phrases exceed the text; for
+            ``first_use`` with single words or one phrase.
 
     Reference: Saphra & Lopez 2020, sections 4.2 and 4.3, appendix B (Saphra 2021, chapter 5).
 
@@ -70,6 +83,19 @@ class ScaffoldCorpus(RandomWords):
 
     language = ("familiar", "length", "n_rules", "n_phrases", "n_outside", "n_tokens", "language_seed")
 
+    def content_key(self) -> dict[str, Any]:
+        """Return the settings of the language, and its version."""
+        later = [*["first_use", "half", "batch_size"] * bool(self.first_use), *["scrambled"] * self.scrambled]
+        return super().content_key() | {name: getattr(self, name) for name in later}
+
+    def word_counts(self) -> Counter[str]:
+        """Count each word in the training split; with ``first_use`` all alike, for equal ids in all such texts."""
+        return (
+            Counter(dict.fromkeys(self.vocabulary, self.min_count))
+            if self.first_use
+            else super().word_counts()
+        )
+
     def __init__(
         self,
         familiar: bool = True,
@@ -82,6 +108,9 @@ class ScaffoldCorpus(RandomWords):
         n_train_tokens: int = 1_000_000,
         n_validation_tokens: int = 50_000,
         n_test_tokens: int = 50_000,
+        first_use: float = 0.0,
+        half: Literal[0, 1] = 0,
+        scrambled: bool = False,
         language_seed: int = 0,
         eos: bool = False,
         **kwargs: Any,
@@ -96,6 +125,11 @@ class ScaffoldCorpus(RandomWords):
             )
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
+        if not 0 <= first_use < 1 or (first_use and min(length, n_phrases) < 2):
+            raise ValueError(
+                f"first_use is {first_use}: expected 0, or a share below 1 with at least 2 phrases of at least 2 words"
+            )
+        self.first_use, self.half, self.scrambled = first_use, half, scrambled
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
         random = self._random(_PHRASES, length)
         found: dict[tuple[int, ...], None] = {}
@@ -103,13 +137,14 @@ class ScaffoldCorpus(RandomWords):
             found[tuple(random.integers(n_types, size=length).tolist())] = None
         self.phrases = np.array(list(found))
         for split in SPLITS:
-            rules, outside = self._occurrences(split)
-            words = rules * (length + 2) + outside * length
-            if words > self.n_tokens[split]:
-                raise ValueError(
-                    f"{rules} instances of the rule and {outside} phrases outside it fill {words} words, more than "
-                    f"n_{split}_tokens = {self.n_tokens[split]}: raise n_train_tokens, or lower n_rules or n_outside"
-                )
+            for size, rules, outside in self._sections(split):
+                words = rules * (length + 2) + outside * length
+                if words > size:
+                    raise ValueError(
+                        f"{rules} instances of the rule and {outside} phrases outside it fill {words} words, more than "
+                        f"the {size} for them of n_{split}_tokens = {self.n_tokens[split]}: raise n_train_tokens, or "
+                        "lower n_rules or n_outside"
+                    )
 
     @property
     def n_types(self) -> int:
@@ -119,11 +154,37 @@ class ScaffoldCorpus(RandomWords):
     def _random(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.language_seed, *stream]))
 
-    def _occurrences(self, split: str) -> tuple[int, int]:
-        """Return instances of the rule and of phrases outside it: per word, as many as in training."""
-        share = self.n_tokens[split] / self.n_tokens["train"]
-        outside = len(self.phrases) * self.n_outside * self.familiar
-        return round(self.n_rules * share), round(outside * share)
+    @property
+    def _inside(self) -> Ids:
+        """Indices of the phrases which the rule uses."""
+        every = np.arange(len(self.phrases))
+        return every[self.half :: 2] if self.first_use else every
+
+    @property
+    def _outside(self) -> Ids:
+        """Indices of the phrases that occur outside the rule."""
+        every = np.arange(len(self.phrases))
+        if self.first_use:
+            return every[(self.half if self.familiar else 1 - self.half) :: 2]
+        return every if self.familiar else every[:0]
+
+    def _sections(self, split: str) -> list[tuple[int, int, int]]:
+        """Return words, instances of the rule and phrases outside it by part of the text: per word, as in training."""
+        n = self.n_tokens[split]
+        share = n / self.n_tokens["train"]
+        rules, outside = round(self.n_rules * share), round(len(self._outside) * self.n_outside * share)
+        if not self.first_use:
+            return [(n, rules, outside)]
+        parts = self.batch_size
+        sizes, rules_in, outside_in = (
+            np.diff(np.arange(parts + 1) * of // parts).tolist() for of in (n, rules, outside)
+        )
+        before = [round(size * self.first_use) for size in sizes]
+        return [
+            section
+            for size, of, rule, phrase in zip(sizes, before, rules_in, outside_in, strict=True)
+            for section in ((of, 0, phrase), (size - of, rule, 0))
+        ]
 
     def text(self, split: str) -> Ids:
         """Return the words of a split as indices into ``vocabulary``: noise, phrases and rules in random order.
@@ -131,25 +192,37 @@ class ScaffoldCorpus(RandomWords):
         ``order_seed`` permutes those of the training split.
         """
         random = self._random(SPLITS.index(split))
-        rules, outside = self._occurrences(split)
+        sections = self._sections(split)
         k, n = self.length, self.n_tokens[split]
-        noise = n - rules * (k + 2) - outside * k
-        lengths = random.permutation(np.repeat([k + 2, k, 1], [rules, outside, noise]))
+        drawn = [
+            random.permutation(
+                np.repeat([k + 2, k, 1], [rules, outside, size - rules * (k + 2) - outside * k])
+            )
+            for size, rules, outside in sections
+        ]
+        lengths = np.concatenate(drawn)
         starts = np.cumsum(lengths) - lengths
         words = random.integers(self.n_types, size=n)
         outside_at = starts[lengths == k]
         if k == 1:  # phrases and noise have the same length: their places are drawn again
-            outside_at = random.permutation(outside_at)[:outside]
+            outside_at = random.permutation(outside_at)[: sections[0][2]]
         opens = random.permutation(starts[lengths == k + 2])
         phrases = random.permutation(outside_at)
         scaffold = np.arange(k)
         words[opens] = self.n_types
         words[opens + k + 1] = self.n_types + 1
-        words[opens[:, None] + 1 + scaffold] = self.phrases[np.arange(rules) % len(self.phrases)]
-        words[phrases[:, None] + scaffold] = self.phrases[np.arange(outside) % len(self.phrases)]
+        words[opens[:, None] + 1 + scaffold] = self.phrases[np.resize(self._inside, len(opens))]
+        planted = self.phrases[np.resize(self._outside, len(phrases))]
+        words[phrases[:, None] + scaffold] = (
+            self._random(_SCRAMBLED).permuted(planted, axis=1) if self.scrambled else planted
+        )
         if split != "train" or self.order_seed is None:
             return words
-        order = np.random.default_rng(self.order_seed).permutation(len(lengths))
+        random = np.random.default_rng(self.order_seed)
+        ends = np.cumsum([len(part) for part in drawn])
+        order = np.concatenate(
+            [e - len(part) + random.permutation(len(part)) for e, part in zip(ends, drawn, strict=True)]
+        )
         lengths, starts = lengths[order], starts[order]
         return words[np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(n)]
 
@@ -183,7 +256,7 @@ class ScaffoldCorpus(RandomWords):
         words[:, context] = self.n_types
         words[:, -1] = self.n_types + 1
         if domain == "in":
-            words[:, context + 1 : -1] = self.phrases[np.arange(n) % len(self.phrases)]
+            words[:, context + 1 : -1] = self.phrases[np.resize(self._inside, n)]
         return torch.from_numpy(self._ids[words])
 
     @property

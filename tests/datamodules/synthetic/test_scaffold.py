@@ -163,3 +163,60 @@ def test_instances_of_the_rule(tmp_path):
     assert made.examples("in").shape == (1000, 25)
     other = ready(tmp_path, language_seed=1)
     assert not torch.equal(other.examples("out", 50, 7), made.examples("out", 50, 7))
+
+
+ARMS = [(True, 0), (False, 1), (False, 0), (True, 1)]
+
+
+def arm(familiar, half, **settings):
+    return corpus(familiar, 3, first_use=0.6, half=half, batch_size=10, n_outside=60, **settings)
+
+
+def test_rules_begin_at_first_use_across_one_half_of_the_phrases():
+    for familiar, half in ARMS:
+        made = arm(familiar, half)
+        known = phrases(made)
+        outside = half if familiar else 1 - half
+        for part in np.split(np.array(words(made)), 10):
+            before, after = part[:600].tolist(), part[600:].tolist()
+            assert OPEN not in before
+            assert after.count(OPEN) == 20
+            planted = Counter(windows(before, 3))
+            assert sum(planted[p] for p in known[outside::2]) == 60
+            assert not any(planted[p] for p in known[1 - outside :: 2])
+            assert set(scaffolds(after, 3)) <= set(known[half::2])
+        assert Counter(scaffolds(words(made), 3)) == dict.fromkeys(known[half::2], 20)
+
+
+@pytest.mark.parametrize("order_seed", [None, 3])
+def test_texts_with_one_half_outside_differ_only_in_the_words_of_scaffolds(order_seed):
+    for a, b in (ARMS[:2], ARMS[2:][::-1]):
+        one, other = (arm(*of, order_seed=order_seed).text("train") for of in (a, b))
+        differ = np.flatnonzero(one != other)
+        assert len(differ) > 100
+        opens = np.flatnonzero(one == 1000)
+        inside = (opens[:, None] + [1, 2, 3]).ravel()
+        assert set(differ) <= set(inside.tolist())
+        assert (differ % 1000 >= 600).all()
+
+
+def test_runs_read_the_same_batches_up_to_the_first_use(tmp_path):
+    made = []
+    for familiar, half in ARMS[:2]:
+        one = arm(familiar, half, cache_dir=str(tmp_path), sequence_length=20)
+        one.prepare_data()
+        one.setup()
+        made.append(one)
+    assert made[0].tokenizer.get_vocab() == made[1].tokenizer.get_vocab()
+    pairs = zip(*(one.train_dataloader() for one in made), strict=True)
+    equal = [torch.equal(a["input_ids"], b["input_ids"]) for a, b in pairs]
+    assert all(equal[:29])
+    assert sum(equal[30:]) < 3
+
+
+@pytest.mark.parametrize("wrong", [{"first_use": 1.0}, {"first_use": -0.1}, {"first_use": 0.5, "length": 1}])
+def test_first_use_is_refused_where_it_means_nothing(wrong):
+    with pytest.raises(
+        ValueError, match="expected 0, or a share below 1 with at least 2 phrases of at least 2 words"
+    ):
+        corpus(**wrong)
