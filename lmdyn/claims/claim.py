@@ -212,6 +212,8 @@ class Claim:
         measured_by: the command that would measure it.
         inspected: seeds of runs that were inspected before this claim was stated in this form, or of runs that were
             made again since; in addition to those of its study.
+        learned: conditions by which the model learned at all, on numbers that no part reads; stated later than the
+            claim, and no part of its fingerprint. If one is not met, or not measured, the claim is void.
         within: number of training tokens with a label within which the claim says that something happens. A shorter
             run may confirm the claim, but cannot refute it.
 
@@ -241,6 +243,7 @@ class Claim:
     variant: str = ""
     measured_by: str = ""
     inspected: tuple[int, ...] = ()
+    learned: tuple[Condition, ...] = ()
     within: float | None = None
 
     def __post_init__(self) -> None:
@@ -320,6 +323,7 @@ class Study:
         inspected_in: conditions of these runs: a run counts as one of them only if it has all values of one of these
             conditions, as the seed does not identify runs of another model or text. If empty, the seed decides.
         terms: meaning of the terms in names of variants; pages explain them before the tables.
+        own: what names of variants contain that measure as the publication does, or prefer by its text.
         measured_by: the command that would measure those claims that have none of their own.
 
     Raises:
@@ -333,6 +337,7 @@ class Study:
     inspected: tuple[int, ...] = (1,)
     inspected_in: tuple[tuple[tuple[str, Any], ...], ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
+    own: tuple[str, ...] = ()
     measured_by: str = ""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, cast
 
 from lmdyn.claims.claim import Claim, Study
@@ -137,7 +138,11 @@ def _after_holm(rows: Sequence[ClaimJudgement], confidence: float) -> Iterator[C
 
     first = iter(holm([row.p for row in rows if row.p is not None]))
     tested = [
-        [p for p in (row.p, row.p_sign) if p is not None and row.verdict != "not within N tokens"]
+        [
+            p
+            for p in (row.p, row.p_sign)
+            if p is not None and row.verdict not in ("not within N tokens", "void")
+        ]
         for row in rows
     ]
     adjusted = iter(holm([p for ps in tested for p in ps]))
@@ -208,6 +213,8 @@ def _judge_claim(
             verdict, p_sign = "not within N tokens", None
             trained = f"trained on {seen:,} tokens" if seen else "the number of training tokens is unknown"
             lacking = [f"{trained}; the claim is about {claim.within:,.0f} tokens", *lacking]
+    if unlearned := list(_not_learned(claim, {s: groups[s] for s in seeds})):
+        verdict, p_sign, lacking = "void", None, [*unlearned, *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
     why = [*undecided, *unknown, *lacking]
     return ClaimJudgement(
@@ -323,7 +330,7 @@ def _own_texts(runs: Sequence[ObservedRun]) -> set[str]:
     """Return the names of seeds of generated texts of which each run has another one: a random factor, as its seed."""
     values: dict[str, set[Any]] = {}
     for run in runs:
-        for name in (name for name in run.condition if name.endswith("grammar_seed")):
+        for name in (name for name in run.condition if name.endswith(("grammar_seed", "language_seed"))):
             values.setdefault(name, set()).add(run.condition[name])
     return {name for name, of in values.items() if len(of) == len(runs) > 1}
 
@@ -354,6 +361,17 @@ def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Ite
         for condition, estimate in zip(claim.void_unless, found[len(claim.parts) :], strict=True):
             if estimate.value not in condition.region:  # NaN is in no region
                 yield f"seed {seed}: required: {condition.says}; {estimate.value:.4g} is not {condition.region}"
+
+
+def _not_learned(claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]) -> Iterator[str]:
+    for condition, (seed, runs) in product(claim.learned, groups.items()):
+        try:
+            value = condition.number.of(runs).value
+        except NotMeasured as error:
+            yield f"seed {seed}: it is not known whether the model learned ({condition.says}): {error}"
+        else:
+            if value not in condition.region:
+                yield f"seed {seed}: required: {condition.says}; {value:.4g} is not {condition.region}"
 
 
 def _parts(

@@ -1,6 +1,7 @@
 """The second version of the rules: smaller than required, not within N tokens, and how many seeds would decide."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from lmdyn.claims.judge import judge
 from lmdyn.claims.precision import MOST_SEEDS, seeds_needed
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 from lmdyn.claims.tower_pairs import AgreementOfPairs
+from lmdyn.claims.verdicts.tables import questions_of
 from lmdyn.claims.verdicts.words import verdict_words
 from tests.claims.test_judge import X, claim, run, runs, verdict
 
@@ -168,3 +170,27 @@ def test_rows_with_a_stage_or_words_are_those_of_one_curve():
 def test_amounts_of_tokens_are_finite_and_above_0(within):
     with pytest.raises((TypeError, ValueError), match="claim 'claim': within"):
         claim(Part(X, Above(0)), within=within)
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(0.1, "holds"), (0.4, "void"), (None, "void")])
+def test_a_claim_about_a_model_that_did_not_learn_is_void(loss, expected):
+    tested = {} if loss is None else {"test_loss": loss}
+    found = [replace(each, tested=tested) for each in effects(0.5)]
+    condition = C.Condition("the loss is below 0.3", C.Tested("test_loss"), Below(0.3))
+    part = Part(EFFECT, Above(0.1))
+    row = verdict([part], found, learned=(condition,))
+    assert row.claim.fingerprint == claim(part).fingerprint
+    assert (row.verdict, row.after_holm, row.rules_1[0]) == (expected, expected, "holds")
+    assert ("it is not known whether the model learned" in " ".join(row.reasons)) == (loss is None)
+
+
+@pytest.mark.parametrize(
+    ("own", "answer", "others"),
+    [((), "holds", "1 holds, 1 undecided"), (("as published",), "undecided", "2 holds")],
+)
+def test_the_publications_own_measure_answers_a_question(own, answer, others):
+    variants = {"quick": 0.1, "loss, as published": 0.5, "slow": 0.2}
+    stated = [claim(Part(EFFECT, Above(x)), name=v[:4], question="q", variant=v) for v, x in variants.items()]
+    (question,) = questions_of(judge(C.Study("s2000_s", "", "", tuple(stated), own=own), effects(0.5)))
+    assert (question.answer(), question.others()) == (answer, others)
+    assert [question.told(row).endswith(" (primary)") for row in question.rows] == [not own, bool(own), False]

@@ -20,6 +20,7 @@ downstream settings had been inspected:
 Fractions of training are those of the publication: 100 k, 150 k and 250 k of 1 M updates.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within, claim
@@ -33,7 +34,7 @@ from lmdyn.claims.learning_numbers import (
     Rule,
     SameOrder,
 )
-from lmdyn.claims.numbers import At, Change, Difference, Largest, Mean, Number, Smallest
+from lmdyn.claims.numbers import At, Change, Difference, Largest, Mean, Number, Smallest, Tested
 from lmdyn.claims.rows import Rows
 from lmdyn.claims.studies.inspected_runs import pretraining
 
@@ -379,11 +380,17 @@ USES = (
     *knowledge("albert"), *knowledge("bert"),
 )
 
+DISCRIMINATES = Condition(
+    "the discriminator's loss is below 0.9 of that of the base rate if a tenth of the tokens are replaced, 0.293 nats",
+    Tested("test_discriminator_loss", run=of("electra")), Below(0.293),
+)
+OF_DISCRIMINATORS = {"albert_plateaus_first", *(c.name for c in PROBES + USES if "electra" in c.name)}
+
 STUDY = Study(
     "chiang2020_embryology",
     "Pretrained language model embryology: the birth of ALBERT",
     "Chiang, Huang & Lee 2020, EMNLP",
-    WORDS + PROBES + USES,
+    tuple(replace(c, learned=(DISCRIMINATES,)) if c.name in OF_DISCRIMINATORS else c for c in WORDS + PROBES + USES),
     measured_by=RUN,
     inspected=(1,),
     inspected_in=pretraining("MaskedLanguageModel"),

@@ -322,4 +322,5 @@ STUDY = Study(
         ("GPT, equation 1 as printed", "the towers' encodings times the word vectors; else layer norm, a dense layer, "
          "GELU and layer norm stand between"),
     ),
+    own=("GPT, equation 1 as printed",),
 )

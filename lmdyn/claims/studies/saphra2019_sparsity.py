@@ -404,4 +404,5 @@ STUDY = Study(
     ),
     measured_by=RUN,
     inspected_in=(GRAMMAR, WIKITEXT),
+    own=("as published",),
 )

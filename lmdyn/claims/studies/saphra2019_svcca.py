@@ -357,4 +357,5 @@ STUDY = Study(
         ("from two corpora",
          "UPOS and PTB tags of different texts, as published; else of one text, or both of the other"),
     ),
+    own=("SVCCA",),
 )

@@ -429,4 +429,5 @@ STUDY = Study(
     measured_by=BY,
     inspected_in=(inspected_runs.GRAMMAR, inspected_runs.WIKITEXT, inspected_runs.SCAFFOLDS),
     terms=TERMS,
+    own=("k = 8, dropout 0", "occurrences, n = 300"),
 )

@@ -26,10 +26,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class Question:
-    """Claims that ask one question with several measures or rules; or a single claim."""
+    """Claims that ask one question with several measures or rules; or a single claim.
+
+    Attributes:
+        title: the question.
+        rows: its claims.
+        primary: the one that answers it: the publication's own measure (:attr:`Study.own`), or else the first; the
+            others show how the answer depends on the measure.
+    """
 
     title: str
     rows: Sequence[ClaimJudgement]
+    primary: ClaimJudgement
 
     @property
     def name(self) -> str:
@@ -39,21 +47,25 @@ class Question:
     @property
     def measured(self) -> bool:
         """Whether any of its claims was measured."""
-        return self.answer != "not measured"
+        return any(row.verdict != "not measured" for row in self.rows)
 
-    @property
-    def answer(self) -> str:
-        """The verdict that all measured claims share; ``mixed`` if they differ."""
-        found = {row.verdict for row in self.rows} - {"not measured"}
-        return "not measured" if not found else found.pop() if len(found) == 1 else "mixed"
+    def answer(self, *, after_holm: bool = False) -> str:
+        """Return the verdict of the primary claim."""
+        return _verdict(self.primary, after_holm=after_holm)
 
-    def verdicts(self, *, after_holm: bool = False) -> str:
-        """Return the counts of its claims' verdicts, such as ``3 holds, 1 undecided``; one claim's without a number."""
-        found: list[str] = [row.after_holm if after_holm else row.verdict for row in self.rows]
-        for i, row in enumerate(self.rows):
-            if row.floor_too and found[i] == "holds":
-                found[i] = FLOOR_TOO
-        return found[0] if len(found) == 1 else count(found)
+    def others(self, *, after_holm: bool = False) -> str:
+        """Return the counts of the other claims' verdicts, such as ``3 holds, 1 undecided``."""
+        return count([_verdict(row, after_holm=after_holm) for row in self.rows if row is not self.primary])
+
+    def told(self, row: ClaimJudgement) -> str:
+        """Return the name of a claim among those of the question."""
+        name = row.claim.variant or row.claim.name
+        return f"{name} (primary)" if row is self.primary and len(self.rows) > 1 else name
+
+
+def _verdict(row: ClaimJudgement, *, after_holm: bool) -> str:
+    found: str = row.after_holm if after_holm else row.verdict
+    return FLOOR_TOO if row.floor_too and found == "holds" else found
 
 
 def questions_of(judgement: StudyJudgement) -> list[Question]:
@@ -61,17 +73,21 @@ def questions_of(judgement: StudyJudgement) -> list[Question]:
     found: dict[str, list[ClaimJudgement]] = {}
     for row in judgement:
         found.setdefault(row.claim.question or row.claim.name, []).append(row)
-    return [Question(title, rows) for title, rows in found.items()]
+    own = judgement.study.own
+    return [
+        Question(title, rows, next((r for r in rows if any(of in r.claim.variant for of in own)), rows[0]))
+        for title, rows in found.items()
+    ]
 
 
 def count(verdicts: Sequence[str]) -> str:
-    """Count verdicts.
+    """Count verdicts, in the order of the rules.
 
     Example:
         >>> count(["holds", "fails", "holds"])
         '2 holds, 1 fails'
     """
-    kinds = (VERDICTS[0], FLOOR_TOO, *VERDICTS[1:5], "mixed", *VERDICTS[5:])
+    kinds = (VERDICTS[0], FLOOR_TOO, *VERDICTS[1:])
     return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts)
 
 
@@ -103,6 +119,7 @@ def verdict_table(judged: Sequence[Judged]) -> pd.DataFrame:
 
 
 def _rows(one: Judged, elsewhere: set[str]) -> Iterator[dict[str, Any]]:
+    primary = {question.primary.claim.name for question in questions_of(one.judgement)}
     for row in (row for row in one.judgement if row.claim.name not in elsewhere):
         claim, floor = row.claim, row.floor
         for i, part in enumerate(claim.parts):
@@ -110,6 +127,7 @@ def _rows(one: Judged, elsewhere: set[str]) -> Iterator[dict[str, Any]]:
             yield {
                 "runs": one.profile.name,
                 "claim": claim.name,
+                "primary": claim.name in primary if i == 0 else None,
                 "part": part.label or i + 1,
                 "number": number_words(part.number),
                 "true_where": str(part.region),

@@ -82,7 +82,9 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
         how=HOW,
         links=Markup("".join(links_between(out))),
         profiles=profiles,
-        table=lambda question: Markup(html_table(_HEAD, [c for row in question.rows for c in _cells(row)])),
+        table=lambda question: Markup(
+            html_table(_HEAD, [c for row in question.rows for c in _cells(row, question.told(row))])
+        ),
         details=_details,
     )
     text = page(f"lmdyn: {study.name}", [body], contents)
@@ -117,7 +119,7 @@ def _profile(one: Judged, judged: Sequence[Judged]) -> dict[str, Any]:
         "anchor": f"runs{[other is one for other in judged].index(True)}",
         "name": one.profile.name or "runs",
         "heading": heading(one.profile),
-        "counts": f"questions: {count([q.answer for q in asked])}",
+        "counts": f"questions: {count([q.answer() for q in asked])}",
         "made": list(made_by(one.profile.runs)),
         "changed": [r for r in one.judgement if r.rules_1 not in (None, (r.verdict, r.after_holm))],
         "not_measured": commands,
@@ -126,17 +128,15 @@ def _profile(one: Judged, judged: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def _first_number(rows: Sequence[ClaimJudgement]) -> str:
-    """Return the first number that was measured, as an example of the others, which the table has."""
-    row = next((row for row in rows if row.parts), None)
-    if row is None:
-        return "–"
-    part = row.parts[0]
-    return f"{part.label or row.claim.name}: {summary_words(part)}; true where {part.region}"
+def _first_number(row: ClaimJudgement) -> str:
+    """Return the first number of a claim, with its variant; the table has the others."""
+    if not row.parts:
+        return row.claim.variant or "–"
+    part, variant = row.parts[0], f" ({row.claim.variant})" if row.claim.variant else ""
+    return f"{part.label or row.claim.name}{variant}: {summary_words(part)}; true where {part.region}"
 
 
-def _cells(row: ClaimJudgement) -> Iterator[list[str]]:
-    name = row.claim.variant or row.claim.name
+def _cells(row: ClaimJudgement, name: str) -> Iterator[list[str]]:
     for i, part in enumerate(row.claim.parts):
         judged = row.parts[i] if row.parts else None
         seeds, text = (judged.seeds_interval, judged.text_interval) if judged else (None, None)
