@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdyn.analysis.statistics.scales import from_scale, to_scale
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair
 
@@ -23,7 +24,7 @@ class AmongSeeds(Number):
     Pairs that share a model are not independent: models are resampled, not pairs. A seed's number is the
     pseudo-value nθ − (n − 1)θ₍ᵢ₎ of the jackknife, with θ₍ᵢ₎ the statistic without this seed. For a mean over pairs,
     the mean of the pseudo-values is that mean, and their interval is the jackknife's; a single one may lie outside the
-    statistic's range.
+    statistic's range, unless the jackknife is computed on its ``scale``, as Fisher's z for a correlation.
 
     Subclasses are frozen dataclasses with :meth:`read`, :meth:`table` and :meth:`statistic`.
 
@@ -76,6 +77,7 @@ class AmongSeeds(Number):
         table, every = self.table(list(found.values())), np.arange(len(found))
         whole = self.statistic(table, every)
         without = np.array([self.statistic(table, np.delete(every, i)) for i in every])
-        values = pseudo_values(whole, without)
+        scaled = [to_scale(value, self.scale) for value in (whole, *without)]
+        values = [from_scale(v, self.scale) for v in pseudo_values(scaled[0], np.array(scaled[1:]))]
         answer |= {seed: Estimate(float(v)) for seed, v in zip(found, values, strict=True)}
         return {seed: answer[seed] for seed in groups}

@@ -9,10 +9,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from lmdyn.analysis.statistics.scales import Scale
 from lmdyn.claims.numbers import Number, untrained
-
-Scale = Literal["plain", "fisher", "logit", "log"]
-"""The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
 
 SCALE_ENDS: dict[Scale, tuple[float, float]] = {
     "plain": (-math.inf, math.inf),
@@ -108,7 +106,7 @@ class Part:
         number: the number of a run.
         region: region in which it must lie, in the number's own units.
         label: name of the number in tables.
-        scale: scale on which the mean over seeds is computed.
+        scale: scale on which the mean over seeds is computed; if ``plain``, that of the number.
     """
 
     number: Number
@@ -126,6 +124,11 @@ class Part:
                 raise ValueError(
                     f"region is {self.region}: expected bounds from {low:g} to {high:g} on scale {self.scale!r}"
                 )
+
+    @property
+    def mean_scale(self) -> Scale:
+        """The scale on which the mean is computed."""
+        return self.number.scale if self.scale == "plain" else self.scale
 
 
 @dataclass(frozen=True)

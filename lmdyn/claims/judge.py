@@ -426,7 +426,7 @@ def _floor(
     values = {seed: e[0] for seed, e in found.items() if math.isfinite(e[0].value)}
     lacking = list(dict.fromkeys(missing.values()))[:1]
     told = [f"the floor is not measured: {lacking[0]}"] if lacking else []
-    scale, between = claim.parts[0].scale, claim.floor.between()
+    scale, between = claim.parts[0].mean_scale, claim.floor.between()
     return (summarize(values, scale, confidence, between) if values else None), told
 
 

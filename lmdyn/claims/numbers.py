@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
+from lmdyn.analysis.statistics.scales import Scale
 from lmdyn.claims.rows import Pairs, Rows, Source, is_of_condition, parts_of, range_by_name
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair, differences
 
@@ -53,10 +54,12 @@ class Number(ABC):
 
     A study's file may define its own numbers: implement ``of`` with :class:`Rows`, whose :meth:`Rows.frame` returns
     any rows of an observer. A claim's fingerprint covers the fields but not the code: raise ``revision`` if the code
-    computes something else. ``no_effect`` is the number where there is no effect, such as 0 of a difference.
+    computes something else. ``no_effect`` is the number where there is no effect, such as 0 of a difference; ``scale`` is that
+    of means, unless the claim's part names one.
     """
 
     revision: ClassVar[int] = 0
+    scale: ClassVar[Scale] = "plain"
     no_effect: ClassVar[float | None] = None
 
     @abstractmethod

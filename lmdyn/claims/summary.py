@@ -9,9 +9,9 @@ from typing import Final, Literal
 import numpy as np
 
 from lmdyn.analysis.statistics.mean_over_seeds import BoundedMean, Bounds, MeanOverSeeds, mean_over_seeds
-from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
+from lmdyn.analysis.statistics.scales import Scale, error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
-from lmdyn.claims.claim import SCALE_ENDS, Part, Region, Scale
+from lmdyn.claims.claim import SCALE_ENDS, Part, Region
 from lmdyn.claims.numbers import Estimate
 from lmdyn.claims.precision import Precision, seeds_needed
 from lmdyn.runs.observed_run import SeedPair, independent_seeds
@@ -150,7 +150,7 @@ def judge_part(
         fails_confidence: confidence for "fails", which differs if several parts are tested.
         shown_confidence: confidence of the intervals that are shown.
     """
-    scaled = _Scaled(estimates, part.scale, part.number.between())
+    scaled = _Scaled(estimates, part.mean_scale, part.number.between())
     summary = scaled.summary(shown_confidence)
     without = scaled.inside(part.number.null())
     null = math.nan if without is None else scaled.to(without)

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lmdyn.analysis.statistics.scales import Scale
 from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows, cached
@@ -191,6 +192,8 @@ class AgreementWithLead(AmongSeeds):
         lead: lead of a model.
         of_pair: ``signed`` or ``size``, as in :class:`AgreementOfPairs`.
     """
+
+    scale: ClassVar[Scale] = "fisher"
 
     a: Rows
     lead: Lead

@@ -152,6 +152,9 @@ def test_leads():
     number = T.AgreementWithLead(PREFERENCE, LEAD)
     table = number.table([number.read([run]) for run in runs])
     assert number.statistic(table, np.arange(5)) == pytest.approx(expected)
+    without = [number.statistic(table, np.delete(np.arange(5), i)) for i in range(5)]
+    of_seeds = [one.value for one in number.of_seeds(by_seed(runs)).values()]
+    assert np.arctanh(of_seeds) == pytest.approx(5 * np.arctanh(expected) - 4 * np.arctanh(without))
 
 
 def test_clusters_agree_whatever_they_are_called():
