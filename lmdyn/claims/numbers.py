@@ -54,8 +54,8 @@ class Number(ABC):
 
     A study's file may define its own numbers: implement ``of`` with :class:`Rows`, whose :meth:`Rows.frame` returns
     any rows of an observer. A claim's fingerprint covers the fields but not the code: raise ``revision`` if the code
-    computes something else. ``no_effect`` is the number where there is no effect, such as 0 of a difference; ``scale`` is that
-    of means, unless the claim's part names one.
+    computes something else. ``no_effect`` is the number where there is no effect, such as 0 of a difference;
+    ``scale`` is that of means, unless the claim's part names one.
     """
 
     revision: ClassVar[int] = 0
