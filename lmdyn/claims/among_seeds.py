@@ -3,13 +3,17 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lmdyn.analysis.statistics.scales import from_scale, to_scale
+from lmdyn.analysis.statistics.scales import Scale, from_scale, to_scale
 from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.rows import Rows
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["FEWEST_MODELS", "AmongSeeds"]
 
@@ -81,3 +85,41 @@ class AmongSeeds(Number):
         values = [from_scale(v, self.scale) for v in pseudo_values(scaled[0], np.array(scaled[1:]))]
         answer |= {seed: Estimate(float(v)) for seed, v in zip(found, values, strict=True)}
         return {seed: answer[seed] for seed in groups}
+
+
+@dataclass(frozen=True)
+class AtEqualSteps(AmongSeeds):
+    """Correlation of two curves over seeds at equal steps: the mean of Pearson's r over the steps from ``since`` on.
+
+    Both curves change with training, and so are correlated over steps whatever they measure; at one step they are not.
+
+    Attributes:
+        a: rows of one curve.
+        b: rows of the other.
+        since: first step; at step 0 models have not learned.
+    """
+
+    scale: ClassVar[Scale] = "fisher"
+    no_effect: ClassVar[float | None] = 0.0
+
+    a: Rows
+    b: Rows
+    since: int = 1
+
+    def read(self, runs: Sequence[ObservedRun]) -> "pd.DataFrame":
+        """Return both curves by step."""
+        a, b = (rows.table(runs).set_index("step")["value"].astype(float) for rows in (self.a, self.b))
+        return a.to_frame("a").join(b.rename("b"), how="inner")
+
+    def table(self, found: Sequence["pd.DataFrame"]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """Return (2, n, steps) of the steps that all models have."""
+        steps = sorted(set.intersection(*(set(each.index) for each in found)))
+        kept = [step for step in steps if step >= self.since]
+        return np.array([[each.loc[kept, side] for each in found] for side in ("a", "b")])
+
+    def statistic(self, table: Any, kept: "np.ndarray[Any, np.dtype[np.int64]]") -> float:
+        """Return the mean over steps; NaN without a step."""
+        from lmdyn.analysis.statistics.correlation import pearson
+
+        r = [pearson(a, b) for a, b in zip(table[0, kept].T, table[1, kept].T, strict=True)]
+        return float(np.mean(r)) if r else float("nan")

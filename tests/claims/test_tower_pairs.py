@@ -10,7 +10,9 @@ import pytest
 
 from lmdyn.claims import Above, At, Claim, Difference, NotMeasured, Part, Rows, SeedPair, Study, by_seed
 from lmdyn.claims import tower_pairs as T
+from lmdyn.claims.among_seeds import AtEqualSteps
 from lmdyn.claims.judge import judge
+from tests.claims import test_judge as of_judge
 from tests.helpers.observed_runs import FakeRun
 
 WORDS = [f"w{i}" for i in range(200)]
@@ -155,6 +157,24 @@ def test_leads():
     without = [number.statistic(table, np.delete(np.arange(5), i)) for i in range(5)]
     of_seeds = [one.value for one in number.of_seeds(by_seed(runs)).values()]
     assert np.arctanh(of_seeds) == pytest.approx(5 * np.arctanh(expected) - 4 * np.arctanh(without))
+
+
+def test_curves_are_correlated_over_seeds_at_equal_steps():
+    random = np.random.default_rng(3)
+    shared, noise = random.normal(size=(2, 6, 3))
+    trend = np.array([5.0, 3.0, 0.0])
+    curves = {"x": trend + shared, "y": -trend + shared + 0.5 * noise}
+    made = [
+        of_judge.run(s, {q: {0: 1.0} | dict(zip((1, 10, 100), c[i], strict=True)) for q, c in curves.items()})
+        for i, s in enumerate(range(2, 8))
+    ]
+    number = AtEqualSteps(*(Rows("Observer", q) for q in curves))
+    table = number.table([number.read([run]) for run in made])
+    expected = [np.corrcoef(curves["x"][:, t], curves["y"][:, t])[0, 1] for t in range(3)]
+    assert number.statistic(table, np.arange(6)) == pytest.approx(np.mean(expected))
+    assert min(expected) > 0.5  # over steps the curves go apart
+    assert np.corrcoef(curves["x"].mean(0), curves["y"].mean(0))[0, 1] < -0.5
+    assert all(-1 < one < 1 for one in values_of(number, made).values())
 
 
 def test_clusters_agree_whatever_they_are_called():

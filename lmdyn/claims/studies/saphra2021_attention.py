@@ -17,8 +17,10 @@ sentences.
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 
+from lmdyn.claims.among_seeds import AtEqualSteps
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, claim
 from lmdyn.claims.learning_numbers import HalfWay
 from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Tested
@@ -313,11 +315,33 @@ SHAPLEY = (
         question="Does interdependence fall with syntactic distance?", variant="all classes, change over training"),
 )
 
+# ------------------------------------------------------------------------------------------ section 4.1
+
+
+PREDICTS = Condition(
+    "a tenth more of the words are predicted than by the untrained model",
+    Change(replace(LOSS, quantity="accuracy")), Above(0.1),
+)
+
+
+def better_if_similar(reference: str, name: str) -> Claim:
+    """Return the claim that a model which is more similar to another one is a better language model."""
+    cka = Rows("Similarity", "linear_cka", LAST, (("reference", reference),))
+    return claim(f"quality_{reference}", f"A model whose states are more similar {name} has a lower loss",
+        "section 4.1 (asked)", AtEqualSteps(cka, LOSS), Below(-0.3), "r over seeds at equal steps, linear CKA and loss",
+        matters="0.3: a medium correlation (Cohen 1988)",
+        floor=AtEqualSteps(replace(cka, where=(("reference", f"untrained_{reference}"),)), LOSS),
+        void_unless=(PREDICTS,), question="Does similarity tell the quality of a language model, at equal steps (4.1)?",
+        variant=name)
+
+
+QUALITY = (better_if_similar("tagger", "to a tagger's"), better_if_similar("partner", "to another seed's"))
+
 STUDY = Study(
     "saphra2021_attention",
     "Training dynamics of neural language models: the outlook on attentional models",
     "Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2",
-    DIVERGENCE + ENTROPY + SHAPLEY,
+    DIVERGENCE + ENTROPY + SHAPLEY + QUALITY,
     measured_by=RUN,
     inspected_in=tuple(
         (("model", model), ("data", "GrammarCorpus")) for model in ("CausalLanguageModel", "CausalTagger")
