@@ -2,38 +2,67 @@
 
     python benchmarks/recomputed_verdicts.py
 
-The script reads ``docs/records/changbergen2022_acquisition/organism`` and states numbers, regions and the rule again: a
-number of each run, Student's t over the eight runs of a model (each has a text of its own), a verdict by the interval.
-Claims with censored numbers, the regression and the order of peaks are left out. The script fails if a mean, an end of
-an interval or a verdict differs from ``docs/results/changbergen2022_acquisition.csv``.
+The script reads the records of some profiles and states numbers, regions and rules again, for ten or more claims of
+each: a number of each run, Student's t over runs (on Fisher's z for correlations) with the error over texts where all
+runs read one text, a verdict by the interval. Claims with censored numbers, the regression and the order of peaks are
+left out. The script fails if a mean, an end of an interval or a verdict differs from ``docs/results/<study>.csv``.
 """
 
 import argparse
 import math
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from common import table
 from scipy import stats
 
-ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "docs/records/changbergen2022_acquisition/organism"
-PAGE = ROOT / "docs/results/changbergen2022_acquisition.csv"
+DOCS = Path(__file__).parents[1] / "docs"
 
 Number = Callable[[str], float]
 """The number of the run of this name."""
 
 
-def rows(observer: str, **where: object) -> pd.DataFrame:
-    """Rows of an observer in all runs, by step."""
-    found = pd.read_parquet(RECORDS / f"{observer}.parquet")
+@dataclass(frozen=True)
+class Part:
+    """A number of each run, the region in which the claim is true, and how it scatters."""
+
+    of: Number
+    low: float
+    high: float
+    error: Number | None = None
+    """Its standard error over texts, with 31 degrees of freedom."""
+    correlation: bool = False
+    null: float | None = None
+    """The number without an effect."""
+
+
+Claims = dict[str, tuple[list[str], list[Part]]]
+"""Runs and parts of each claim, by name."""
+
+INF = math.inf
+
+
+@lru_cache
+def read(folder: str, observer: str) -> pd.DataFrame:
+    """Rows of an observer in all runs of a profile, by step."""
+    found = pd.read_parquet(DOCS / "records" / folder / f"{observer}.parquet").sort_values("step")
+    categories = found.select_dtypes("category").columns
+    return found.astype(dict.fromkeys(categories, str))
+
+
+def rows(folder: str, observer: str, **where: object) -> pd.DataFrame:
+    """Those rows in which columns have these values; ``nan`` stands for none."""
+    found = read(folder, observer)
     for column, value in where.items():
         found = found[found[column] == value]
-    return found.sort_values("step")
+    return found
 
 
 def curve(found: pd.DataFrame, run: str) -> "pd.Series[float]":
@@ -51,25 +80,100 @@ def minimum(found: pd.DataFrame) -> Number:
     return lambda run: math.log10(1 + int(str(curve(found, run).idxmin())))
 
 
-def numbers() -> dict[str, tuple[Number, float, float]]:
-    """Number and region of each claim, by name."""
-    inf = math.inf
-    unigram, bigram = (rows("ngram_divergence", quantity="kl", smoothing="raw", order=n) for n in (1, 2))
-    fit = rows("ngram_divergence", quantity="pearson", smoothing="backoff", order=1)
-    claims: dict[str, tuple[Number, float, float]] = {}
+def acquisition() -> Claims:
+    """Claims about language acquisition on the grammar."""
+    of = partial(rows, "changbergen2022_acquisition/organism")
+    unigram, bigram = (of("ngram_divergence", quantity="kl", smoothing="raw", order=n) for n in (1, 2))
+    fit = of("ngram_divergence", quantity="pearson", smoothing="backoff", order=1)
+    runs = {model: [f"{model}_{seed}" for seed in range(2, 10)] for model in ("gpt2", "lstm", "bert")}
+    claims: Claims = {}
     for model in ("gpt2", "lstm"):
-        claims[f"unigram_first_{model}"] = (lambda r: minimum(bigram)(r) - minimum(unigram)(r), 0.1, inf)
-        claims[f"unigram_fit_falls_{model}"] = (
-            lambda r: last(fit, r) - float(curve(fit, r)[100]), -inf, -0.1,
-        )  # fmt: skip
-    for model in ("gpt2", "lstm", "bert"):
-        for pairs, low, high in (
-            ("verb_agreement", 0.6, inf), ("determiner_agreement", 0.6, inf), ("anaphor_agreement", 0.6, inf),
-            ("control", 0.45, 0.55),
-        ):  # fmt: skip
-            right = rows("minimal_pairs", quantity="accuracy", by="paradigm", group=pairs)
-            claims[f"{pairs}_{model}"] = (partial(last, right), low, high)
+        first = Part(lambda r: minimum(bigram)(r) - minimum(unigram)(r), 0.1, INF, null=0.0)
+        falls = Part(lambda r: last(fit, r) - float(curve(fit, r)[100]), -INF, -0.1, null=0.0)
+        claims[f"unigram_first_{model}"] = (runs[model], [first])
+        claims[f"unigram_fit_falls_{model}"] = (runs[model], [falls])
+    for model, (pairs, low, high) in product(
+        runs,
+        (("verb_agreement", 0.6, INF), ("determiner_agreement", 0.6, INF), ("anaphor_agreement", 0.6, INF),
+         ("control", 0.45, 0.55)),
+    ):  # fmt: skip
+        right = of("minimal_pairs", quantity="accuracy", by="paradigm", group=pairs)
+        claims[f"{pairs}_{model}"] = (runs[model], [Part(partial(last, right), low, high)])
     return claims
+
+
+def interdependence(folder: str, runs: list[str]) -> Claims:
+    """Claims about DI and syntactic distance, under three rules, and about the frequency of words."""
+    claims: Claims = {}
+    one_text = folder.endswith("english")
+
+    def mean_rho(rule: str, name: str, low: float, high: float, **where: object) -> Part:
+        observer = "interdependence" if rule == "published" else f"interdependence_{rule}"
+        number, error = (rows(folder, observer, quantity=f"{name}{end}", **where) for end in ("", "_error"))
+        return Part(partial(last, number), low, high, partial(last, error) if one_text else None, True, 0.0)
+
+    for rule in ("published", "released", "generalized"):
+        for held, known in product(("syntactic", "partial", "matched"), ("", "known_")):
+            parts = [
+                mean_rho(rule, f"mean_{known}{held}_correlation", -INF, -0.1, pos_class=c)
+                for c in ("open", "closed")
+            ]
+            claims[f"tree_{rule}_{known}{held}"] = (runs, parts)
+        parts = [
+            mean_rho(rule, "mean_frequency_correlation", -0.1, 0.1, word=word) for word in ("left", "right")
+        ]
+        claims[f"frequency_{rule}"] = (runs, parts)
+    return claims
+
+
+def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float, float, float]:
+    """Mean and interval: for other runs, and another text if the error over texts is known; on Fisher's z if asked."""
+    values = np.array([part.of(run) for run in runs])
+    errors = np.array([0.0 if part.error is None else part.error(run) for run in runs])
+    if part.correlation:
+        values, errors = np.arctanh(values), errors / (1 - values**2)
+    n, mean, seeds, text = len(runs), values.mean(), stats.sem(values), math.sqrt((errors**2).mean())
+    half = stats.t.ppf(0.5 + confidence / 2, n - 1) * seeds
+    if text:
+        df = (seeds**2 + text**2) ** 2 / (seeds**4 / (n - 1) + text**4 / 31)
+        half = max(half, stats.t.ppf(0.5 + confidence / 2, df) * math.hypot(seeds, text))
+    found = mean, mean - half, mean + half
+    return tuple(np.tanh(found)) if part.correlation else found
+
+
+def smaller(part: Part, least: float, most: float) -> bool:
+    """Whether an interval lies between the bound of a half-line and the number without an effect."""
+    if part.null is None or not (math.isinf(part.low) or math.isinf(part.high)):
+        return False
+    bound = part.low if math.isinf(part.high) else part.high
+    return min(bound, part.null) < least and most < max(bound, part.null)
+
+
+def verdict(parts: Sequence[Part], runs: Sequence[str]) -> str:
+    """The verdict of a claim of which all parts must hold; one of k refutes it at a k-th of the level."""
+    found = []
+    for part in parts:
+        _, low, high = interval(part, runs, 0.95)
+        _, least, most = interval(part, runs, 1 - 0.05 / len(parts))
+        if part.low <= low and high <= part.high:
+            found.append("holds")
+        elif most < part.low or least > part.high:
+            found.append("smaller than required" if smaller(part, least, most) else "fails")
+        else:
+            found.append("undecided")
+    if set(found) <= {"holds", "undecided"}:
+        return "undecided" if "undecided" in found else "holds"
+    return "smaller than required" if set(found) <= {"holds", "smaller than required"} else "fails"
+
+
+def pages() -> Iterator[tuple[str, str, Claims]]:
+    """Studies, profiles, and claims of each."""
+    yield "changbergen2022_acquisition", "organism", acquisition()
+    seeds = {"english": range(2, 7), "texts": range(21, 29)}
+    for profile, numbers in seeds.items():
+        folder = f"saphra2020_di/{profile}"
+        if (DOCS / "records" / folder).exists():
+            yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
 
 
 def main() -> None:
@@ -79,25 +183,26 @@ def main() -> None:
     )
     parser.add_argument("--smoke", action="store_true", help="the same: it takes seconds")
     parser.parse_args()
-    page = pd.read_csv(PAGE).query("runs == 'organism'").dropna(subset=["verdict"]).set_index("claim")
     shown, wrong = [], 0
-    for name, (number, low, high) in numbers().items():
-        runs = [f"{name.rpartition('_')[2]}_{seed}" for seed in range(2, 10)]
-        values = [number(run) for run in runs]
-        mean, error = float(pd.Series(values).mean()), float(stats.sem(values))
-        ends = stats.t.interval(0.95, len(values) - 1, mean, error)
-        inside, outside = low <= ends[0] and ends[1] <= high, ends[1] < low or ends[0] > high
-        verdict = "holds" if inside else "fails" if outside else "undecided"
-        there: dict[Any, Any] = page.loc[name].to_dict()
-        same = verdict == there["verdict"] and all(
-            math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-9)
-            for a, b in zip((mean, *ends), (there[end] for end in ("mean", "low", "high")), strict=True)
-        )
-        wrong += not same
-        mine, its = f"{mean:.4f} [{ends[0]:.4f}, {ends[1]:.4f}]", f"{float(there['mean']):.4f}"
-        shown.append([name, mine, verdict, its, str(there["verdict"]), "yes" if same else "NO"])
-    print(table(["claim", "recomputed", "verdict", "page, mean", "page, verdict", "same"], shown))
-    print(f"\n{len(shown)} verdicts, {wrong} differ")
+    for study, profile, claims in pages():
+        page = pd.read_csv(DOCS / f"results/{study}.csv").query("runs == @profile")
+        for name, (runs, parts) in claims.items():
+            there = page[page["claim"] == name]
+            mine = verdict(parts, runs)
+            same = mine == there["verdict"].iloc[0]
+            for part, (_, row) in zip(parts, there.iterrows(), strict=True):
+                ends: Any = (row["mean"], row["low"], row["high"])
+                found = interval(part, runs, 0.95)
+                same &= all(
+                    math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) for a, b in zip(found, ends, strict=True)
+                )
+                wrong += not same
+                numbers = (f"{mean:.4f} [{low:.4f}, {high:.4f}]" for mean, low, high in (found, ends))
+                shown.append(
+                    [profile, name, *numbers, mine, str(there["verdict"].iloc[0]), "yes" if same else "NO"]
+                )
+    print(table(["profile", "claim", "recomputed", "page", "verdict", "page", "same"], shown))
+    print(f"\n{len(shown)} numbers, {wrong} differ")
     sys.exit(bool(wrong))
 
 
