@@ -53,12 +53,12 @@ INF = math.inf
 def read(folder: str, observer: str) -> pd.DataFrame:
     """Rows of an observer in all runs of a profile, by step."""
     found = pd.read_parquet(DOCS / "records" / folder / f"{observer}.parquet").sort_values("step")
-    categories = found.select_dtypes("category").columns
-    return found.astype(dict.fromkeys(categories, str))
+    texts = found.columns.intersection(["pos_class", "word", "group", "by"])
+    return found.assign(**{name: found[name].astype(object).fillna("") for name in texts})
 
 
 def rows(folder: str, observer: str, **where: object) -> pd.DataFrame:
-    """Those rows in which columns have these values; ``nan`` stands for none."""
+    """Those rows in which columns have these values; "" stands for none."""
     found = read(folder, observer)
     for column, value in where.items():
         found = found[found[column] == value]
@@ -120,7 +120,8 @@ def interdependence(folder: str, runs: list[str]) -> Claims:
             ]
             claims[f"tree_{rule}_{known}{held}"] = (runs, parts)
         parts = [
-            mean_rho(rule, "mean_frequency_correlation", -0.1, 0.1, word=word) for word in ("left", "right")
+            mean_rho(rule, "mean_frequency_correlation", -0.1, 0.1, word=word, pos_class="")
+            for word in ("left", "right")
         ]
         claims[f"frequency_{rule}"] = (runs, parts)
     return claims
