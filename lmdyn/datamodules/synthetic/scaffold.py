@@ -90,11 +90,9 @@ class ScaffoldCorpus(RandomWords):
 
     def word_counts(self) -> Counter[str]:
         """Count each word in the training split; with ``first_use`` all alike, for equal ids in all such texts."""
-        return (
-            Counter(dict.fromkeys(self.vocabulary, self.min_count))
-            if self.first_use
-            else super().word_counts()
-        )
+        if not self.first_use:
+            return super().word_counts()
+        return Counter(dict.fromkeys(self.vocabulary, self.min_count))
 
     def __init__(
         self,
@@ -125,9 +123,10 @@ class ScaffoldCorpus(RandomWords):
             )
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
-        if not 0 <= first_use < 1 or (first_use and min(length, n_phrases) < 2):
+        if not 0 <= first_use < 1 or half not in (0, 1) or (first_use and min(length, n_phrases) < 2):
             raise ValueError(
-                f"first_use is {first_use}: expected 0, or a share below 1 with at least 2 phrases of at least 2 words"
+                f"first_use is {first_use}, half {half}: expected 0, or a share below 1 with at least 2 phrases of at "
+                "least 2 words, and the half 0 or 1"
             )
         self.first_use, self.half, self.scrambled = first_use, half, scrambled
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
@@ -154,25 +153,17 @@ class ScaffoldCorpus(RandomWords):
     def _random(self, *stream: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.language_seed, *stream]))
 
-    @property
-    def _inside(self) -> Ids:
-        """Indices of the phrases which the rule uses."""
-        every = np.arange(len(self.phrases))
-        return every[self.half :: 2] if self.first_use else every
-
-    @property
-    def _outside(self) -> Ids:
-        """Indices of the phrases that occur outside the rule."""
-        every = np.arange(len(self.phrases))
-        if self.first_use:
-            return every[(self.half if self.familiar else 1 - self.half) :: 2]
-        return every if self.familiar else every[:0]
+    def _used(self, *, in_rule: bool) -> Ids:
+        """Return the phrases which the rule uses, or those which may occur outside it."""
+        half = self.half if in_rule or self.familiar else 1 - self.half
+        return self.phrases[half::2] if self.first_use else self.phrases
 
     def _sections(self, split: str) -> list[tuple[int, int, int]]:
         """Return words, instances of the rule and phrases outside it by part of the text: per word, as in training."""
         n = self.n_tokens[split]
         share = n / self.n_tokens["train"]
-        rules, outside = round(self.n_rules * share), round(len(self._outside) * self.n_outside * share)
+        phrases = len(self._used(in_rule=False)) if self.familiar or self.first_use else 0
+        rules, outside = round(self.n_rules * share), round(phrases * self.n_outside * share)
         if not self.first_use:
             return [(n, rules, outside)]
         parts = self.batch_size
@@ -211,8 +202,8 @@ class ScaffoldCorpus(RandomWords):
         scaffold = np.arange(k)
         words[opens] = self.n_types
         words[opens + k + 1] = self.n_types + 1
-        words[opens[:, None] + 1 + scaffold] = self.phrases[np.resize(self._inside, len(opens))]
-        planted = self.phrases[np.resize(self._outside, len(phrases))]
+        words[opens[:, None] + 1 + scaffold] = np.resize(self._used(in_rule=True), (len(opens), k))
+        planted = np.resize(self._used(in_rule=False), (len(phrases), k))
         words[phrases[:, None] + scaffold] = (
             self._random(_SCRAMBLED).permuted(planted, axis=1) if self.scrambled else planted
         )
@@ -256,7 +247,7 @@ class ScaffoldCorpus(RandomWords):
         words[:, context] = self.n_types
         words[:, -1] = self.n_types + 1
         if domain == "in":
-            words[:, context + 1 : -1] = self.phrases[np.resize(self._inside, n)]
+            words[:, context + 1 : -1] = np.resize(self._used(in_rule=True), (n, self.length))
         return torch.from_numpy(self._ids[words])
 
     @property

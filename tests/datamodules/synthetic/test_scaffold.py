@@ -214,9 +214,9 @@ def test_runs_read_the_same_batches_up_to_the_first_use(tmp_path):
     assert sum(equal[30:]) < 3
 
 
-@pytest.mark.parametrize("wrong", [{"first_use": 1.0}, {"first_use": -0.1}, {"first_use": 0.5, "length": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"first_use": 1.0}, {"first_use": -0.1}, {"first_use": 0.5, "length": 1}, {"half": 2}]
+)
 def test_first_use_is_refused_where_it_means_nothing(wrong):
-    with pytest.raises(
-        ValueError, match="expected 0, or a share below 1 with at least 2 phrases of at least 2 words"
-    ):
+    with pytest.raises(ValueError, match="expected 0, or a share below 1 with at least 2"):
         corpus(**wrong)
