@@ -326,7 +326,7 @@ class Study:
         inspected_in: conditions of these runs: a run counts as one of them only if it has all values of one of these
             conditions, as the seed does not identify runs of another model or text. If empty, the seed decides.
         terms: meaning of the terms in names of variants; pages explain them before the tables.
-        own: what names of variants contain that measure as the publication does, or prefer by its text.
+        own: what names of variants contain that measure as the publication does, the first of them before the others.
         measured_by: the command that would measure those claims that have none of their own.
 
     Raises:

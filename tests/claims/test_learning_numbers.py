@@ -73,6 +73,17 @@ def test_agreement_of_numbers_of_words():
     assert number.reads() == {"Observer/words"}
 
 
+def test_mean_delay_is_over_the_pairs_of_the_order():
+    learned = [N.LearnedAt(Rows("Observer", "x", where=(("by", "pos"), ("group", name)))) for name in "abc"]
+    a, b, c = (one.of(run(*groups(CURVES))).value for one in learned)
+    number = N.MeanDelay(X, (("a",), ("b", "c")))
+    assert number.of(run(*groups(CURVES))).value == pytest.approx((b + c) / 2 - a)
+    assert N.MeanDelay(X, (("b", "c"), ("a",))).of(run(*groups(CURVES))).value == pytest.approx(
+        a - (b + c) / 2
+    )
+    assert (number.between(), number.null()) == (None, 0.0)
+
+
 def test_agreement_where_next_to_nothing_was_learned():
     order = (("never",), ("a",))
     flat = {"never": (0.0,) * 4, "a": CURVES["a"], "b": (0.0,) * 4}

@@ -22,6 +22,7 @@ Fractions of training are those of the publication: 100 k, 150 k and 250 k of 1 
 
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within, claim
 from lmdyn.claims.learning_numbers import (
@@ -29,6 +30,7 @@ from lmdyn.claims.learning_numbers import (
     HalfWay,
     LearnedAt,
     LostShare,
+    MeanDelay,
     OrderAgreement,
     Over,
     Rule,
@@ -114,6 +116,15 @@ def order(name: str, quantity: str, family: str = "albert", rule: Rule = "half")
         void_unless=(learned(family),), question=question, variant=variant)
 
 
+def delay(name: str, quantity: str) -> Claim:
+    """Return the claim of one published order of few groups, by times instead of ranks."""
+    of_rank = bands(quantity) if name == "bands" else order(name, quantity)
+    ranks = cast(OrderAgreement, of_rank.parts[0].number)
+    return replace(of_rank, name=f"{of_rank.name}_delay", matters=HOW_TIME, floor="0: no order of the groups",
+        parts=(Part(MeanDelay(ranks.rows, ranks.groups), Above(TIME), "log10 of updates, later − earlier groups"),),
+        variant=f"{of_rank.variant}, by mean delay")
+
+
 def faster(quantity: str) -> Claim:
     """Return the claim that compares BERT with ALBERT, seed by seed."""
     groups = (*FUNCTION, *CONTENT) if quantity == "reconstruction" else FUNCTION
@@ -149,6 +160,7 @@ def bands(quantity: str) -> Claim:
 WORDS = (
     *(order(name, quantity) for name in ORDERS for quantity in LEVELS),
     *(order(name, quantity, rule="area") for name in ("parts_of_speech", "verb_forms") for quantity in LEVELS),
+    *(delay(name, quantity) for name in ("content_words", "verb_forms", "bands") for quantity in LEVELS),
     *(order(name, quantity, "bert") for name in ("function_first", "parts_of_speech") for quantity in LEVELS),
     trained("same_order", "Words are predicted in the order in which they are reconstructed", "section 3, figure 1b",
         SameOrder(words("prediction", "pos"), words("reconstruction", "pos"), (*FUNCTION, *CONTENT)), Above(ORDERED),
@@ -394,6 +406,7 @@ STUDY = Study(
     measured_by=RUN,
     inspected=(1,),
     inspected_in=pretraining("MaskedLanguageModel"),
+    own=("as figure 8, by mean delay", "by mean delay"),
     terms=(
         ("Somers' D",
          "rank correlation of the order in which groups are learned with the published one, of pairs that it tells "
@@ -401,6 +414,9 @@ STUDY = Study(
         ("order agreement of words",
          "floor of an order: D of the order that the numbers of words of the groups alone would give; how often single "
          "words occur is no part of it"),
+        ("by mean delay",
+         "mean difference of log10(1 + step) over the pairs of the order, later minus earlier; D of ten pairs or fewer "
+         "only describes"),
         ("by the whole curve", "the time of a group is the mean of its rescaled accuracy over log(1 + step), not the "
          "step of half of it"),
     ),

@@ -75,7 +75,7 @@ def questions_of(judgement: StudyJudgement) -> list[Question]:
         found.setdefault(row.claim.question or row.claim.name, []).append(row)
     own = judgement.study.own
     return [
-        Question(title, rows, next((r for r in rows if any(of in r.claim.variant for of in own)), rows[0]))
+        Question(title, rows, next((r for of in own for r in rows if of in r.claim.variant), rows[0]))
         for title, rows in found.items()
     ]
 
