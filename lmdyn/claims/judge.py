@@ -216,7 +216,8 @@ def _judge_claim(
     if unlearned := list(_not_learned(claim, {s: groups[s] for s in seeds})):
         verdict, p_sign, lacking = "void", None, [*unlearned, *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
-    why = [*undecided, *unknown, *lacking]
+    forced = [f"the direction could hardly be another one: {claim.forced}"] if claim.forced else []
+    why = [*forced, *undecided, *unknown, *lacking]
     return ClaimJudgement(
         claim, verdict, verdict, parts, floor, p, None, tuple(why), **about,
         own_texts=own, p_sign=p_sign, rules_1=(before, before),

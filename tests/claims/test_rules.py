@@ -184,6 +184,12 @@ def test_a_claim_about_a_model_that_did_not_learn_is_void(loss, expected):
     assert ("it is not known whether the model learned" in " ".join(row.reasons)) == (loss is None)
 
 
+def test_a_direction_that_could_hardly_be_another_one_is_told():
+    row = verdict([Part(EFFECT, Above(0.1))], effects(0.5), forced="it starts at its maximum")
+    assert ", in a direction that could hardly be another one" in verdict_words(row)
+    assert row.reasons[0] == "the direction could hardly be another one: it starts at its maximum"
+
+
 @pytest.mark.parametrize(
     ("own", "answer", "others"),
     [((), "holds", "1 holds, 1 undecided"), (("as published",), "undecided", "2 holds")],

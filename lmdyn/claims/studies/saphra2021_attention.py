@@ -224,7 +224,8 @@ def sparser(layer: str, normalized: bool, since: float | int) -> Claim:
         floor="0: a curve that has levelled off" if late else "0: the untrained model, from which it is counted",
         question="Does attention become sparse with training?",
         variant=f"{layer} layer, mean over heads, " + ("over ln of the number of places" if normalized else "in nats")
-        + (", since a third of training" if late else ""))
+        + (", since a third of training" if late else ""),
+        forced="" if late else "the attention of an untrained model is close to uniform, whose entropy is the largest")
 
 
 SAMPLES = {

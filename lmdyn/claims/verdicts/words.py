@@ -101,6 +101,8 @@ def verdict_words(row: "ClaimJudgement") -> str:
         words += _against(row)
     if row.verdict in ("holds", "smaller than required", "fails") and row.of_this_text:
         words += " (of this text)"
+    if row.verdict == "holds" and row.claim.forced:
+        words += ", in a direction that could hardly be another one"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
 
 
