@@ -25,8 +25,8 @@ from scipy import stats
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-Number = Callable[[str], float]
-"""The number of the run of this name."""
+Number = Callable[[str], float | tuple[float, float]]
+"""The number of the run of this name, or its bounds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Part:
     of: Number
     low: float
     high: float
-    error: Number | None = None
+    error: Callable[[str], float] | None = None
     """Its standard error over texts, with 31 degrees of freedom."""
     correlation: bool = False
     null: float | None = None
@@ -53,7 +53,7 @@ INF = math.inf
 def read(folder: str, observer: str) -> pd.DataFrame:
     """Rows of an observer in all runs of a profile, by step."""
     found = pd.read_parquet(DOCS / "records" / folder / f"{observer}.parquet").sort_values("step")
-    texts = found.columns.intersection(["pos_class", "word", "group", "by"])
+    texts = found.columns.intersection(["pos_class", "word", "group", "by", "focus", "words"])
     return found.assign(**{name: found[name].astype(object).fillna("") for name in texts})
 
 
@@ -127,19 +127,82 @@ def interdependence(folder: str, runs: list[str]) -> Claims:
     return claims
 
 
+def scaffolds(folder: str) -> Claims:
+    """Claims of the intervention on scaffolds; a "run" is a seed, with a run for each arm and half of the phrases."""
+    of = partial(rows, folder, "scaffold_rule", length=4, rules=8000, words="")
+    seeds = [str(seed) for seed in range(21, 26)]
+    use = 3428
+
+    def learned(found: pd.DataFrame, run: str) -> tuple[float, float]:
+        values = curve(found, run)
+        values = values[values.index >= use]
+        first = int((values >= 0.5).to_numpy().argmax())
+        at = values.index.to_numpy() - use
+        return math.log10(at[first - 1] + 1), math.log10(at[first])
+
+    def of_arm(
+        quantity: str, arm: str, seed: str, domain: str = "in", focus: str = ""
+    ) -> tuple[float, float]:
+        found = of(quantity=quantity, site=domain, focus=focus)
+        each = [(learned(found, f"{arm}_{half}_{seed}") if quantity == "probability" and focus + domain != "out"
+                 else (last(found, f"{arm}_{half}_{seed}"),) * 2) for half in (0, 1)]  # fmt: skip
+        return (each[0][0] + each[1][0]) / 2, (each[0][1] + each[1][1]) / 2
+
+    def less(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+        return a[0] - b[1], a[1] - b[0]
+
+    faster, claims = round(math.log10(1 / 1.1), 4), {}
+    for name, against, domain, focus in (
+        ("in_domain", "unfamiliar", "in", ""), ("open_symbol", "unfamiliar", "out", "open"),
+        ("order_of_words", "scrambled", "in", ""),
+    ):  # fmt: skip
+        arms = [
+            partial(of_arm, "probability", arm, domain=domain, focus=focus) for arm in ("familiar", against)
+        ]
+        number = partial(lambda arms, seed: less(*(arm(seed) for arm in arms)), arms)
+        claims[f"causal_{name}"] = (seeds, [Part(number, -INF, faster)])
+    curves = of(quantity="probability", site="in", focus="")
+    for half in (0, 1):
+        number = partial(
+            lambda half, seed: less(
+                learned(curves, f"familiar_{half}_{seed}"), learned(curves, f"unfamiliar_{1 - half}_{seed}")
+            ),
+            half,
+        )
+        claims[f"causal_forks_{half}"] = (seeds, [Part(number, -INF, faster)])
+    for name, quantity, domain, low, high in (
+        ("interdependence", "di", "in", 0.05, INF), ("confinement", "probability", "out", -INF, -0.1),
+    ):  # fmt: skip
+        arms = [partial(of_arm, quantity, arm, domain=domain) for arm in ("familiar", "unfamiliar")]
+        number = partial(lambda arms, seed: less(*(arm(seed) for arm in arms)), arms)
+        claims[f"causal_{name}"] = (seeds, [Part(number, low, high, null=0.0)])
+    return claims
+
+
 def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float, float, float]:
-    """Mean and interval: for other runs, and another text if the error over texts is known; on Fisher's z if asked."""
-    values = np.array([part.of(run) for run in runs])
+    """Mean and interval: for other runs, and another text if the error over texts is known; on Fisher's z if asked.
+
+    If numbers are known by bounds, the interval is the union over all corners, and the mean that of their middles.
+    """
+    bounds = np.array([np.broadcast_to(part.of(run), 2) for run in runs])
     errors = np.array([0.0 if part.error is None else part.error(run) for run in runs])
-    if part.correlation:
-        values, errors = np.arctanh(values), errors / (1 - values**2)
-    n, mean, seeds, text = len(runs), values.mean(), stats.sem(values), math.sqrt((errors**2).mean())
-    half = stats.t.ppf(0.5 + confidence / 2, n - 1) * seeds
-    if text:
-        df = (seeds**2 + text**2) ** 2 / (seeds**4 / (n - 1) + text**4 / 31)
-        half = max(half, stats.t.ppf(0.5 + confidence / 2, df) * math.hypot(seeds, text))
-    found = mean, mean - half, mean + half
-    return tuple(np.tanh(found)) if part.correlation else found
+    n, found = len(runs), []
+    for corner in product(*(sorted(set(pair)) for pair in bounds.tolist())):
+        values, scaled = np.array(corner), errors
+        if part.correlation:
+            values, scaled = np.arctanh(values), errors / (1 - values**2)
+        mean, seeds, text = values.mean(), stats.sem(values), math.sqrt((scaled**2).mean())
+        half = stats.t.ppf(0.5 + confidence / 2, n - 1) * seeds
+        if text:
+            df = (seeds**2 + text**2) ** 2 / (seeds**4 / (n - 1) + text**4 / 31)
+            half = max(half, stats.t.ppf(0.5 + confidence / 2, df) * math.hypot(seeds, text))
+        found.append((mean, mean - half, mean + half))
+    mean, low, high = (
+        np.mean([m for m, _, _ in found]),
+        min(l for _, l, _ in found),
+        max(h for _, _, h in found),
+    )
+    return tuple(np.tanh((mean, low, high))) if part.correlation else (mean, low, high)
 
 
 def smaller(part: Part, least: float, most: float) -> bool:
@@ -175,6 +238,7 @@ def pages() -> Iterator[tuple[str, str, Claims]]:
         folder = f"saphra2020_di/{profile}"
         if (DOCS / "records" / folder).exists():
             yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
+    yield "saphra2020_di", "causal", scaffolds("saphra2020_di/causal")
 
 
 def main() -> None:
