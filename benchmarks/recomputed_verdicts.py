@@ -199,8 +199,8 @@ def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float,
         found.append((mean, mean - half, mean + half))
     mean, low, high = (
         np.mean([m for m, _, _ in found]),
-        min(l for _, l, _ in found),
-        max(h for _, _, h in found),
+        min(ends[1] for ends in found),
+        max(ends[2] for ends in found),
     )
     return tuple(np.tanh((mean, low, high))) if part.correlation else (mean, low, high)
 
