@@ -44,3 +44,14 @@ for ax, (quantity, label) in zip(
         ax.plot(curves.index, curves.mean(axis=1), color=colour, label=name)
     ax.set(xlabel="updates since the first use of the rule", ylabel=label, xscale="log", ylim=(0, None))
 panels[0].legend(frameon=False, fontsize=8)
+
+# %%
+# Across known phrases, the rule is learned about four times as fast as across other phrases of the same model. Known
+# words alone do not help. Thin lines are seeds, and thick lines are their means.
+reached = (
+    rows[rows["quantity"].eq("probability") & (rows["value"] >= 0.5)]
+    .groupby(["scaffold", "run"])["since"]
+    .min()
+)
+print("updates until ω has a probability of 0.5:", reached.groupby("scaffold").describe().round(), sep="\n")
+assert reached["familiar"].max() < min(reached["unfamiliar"].min(), reached["scrambled"].min())
