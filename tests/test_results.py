@@ -83,3 +83,14 @@ def test_the_list_of_changed_verdicts_is_that_of_the_tables():
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     between = text.partition("<!-- changed verdicts -->\n")[2].partition("\n<!-- /changed verdicts -->")[0]
     assert between.splitlines()[2:] == rows, "\n".join(rows)
+
+
+def test_numbers_of_the_readme_are_those_of_results():
+    said = re.search(r"\n## Results\n(.*?)\n## ", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(r"([−\d.]+)\s\[([−\d.]+),\s([−\d.]+)\]", said[1])
+    assert len(found) == 3
+    every = pd.concat(pd.read_csv(ROOT / f"docs/results/{name}.csv") for name in RECORDED)
+    for words in found:
+        numbers = [float(word.replace("−", "-")) for word in words]
+        near = (every[["mean", "low", "high"]] - numbers).abs().max(axis=1) <= 0.0051
+        assert near.any(), words
