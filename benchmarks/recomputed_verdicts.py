@@ -53,7 +53,7 @@ INF = math.inf
 def read(folder: str, observer: str) -> pd.DataFrame:
     """Rows of an observer in all runs of a profile, by step."""
     found = pd.read_parquet(DOCS / "records" / folder / f"{observer}.parquet").sort_values("step")
-    texts = found.columns.intersection(["pos_class", "word", "group", "by", "focus", "words"])
+    texts = found.columns.intersection(["pos_class", "word", "group", "by", "focus", "words", "head"])
     return found.assign(**{name: found[name].astype(object).fillna("") for name in texts})
 
 
@@ -179,6 +179,31 @@ def scaffolds(folder: str) -> Claims:
     return claims
 
 
+def attention(folder: str, runs: list[str]) -> Claims:
+    """Claims about attention of the first and the last layer: change of divergences and entropies, and rho."""
+
+    def change(observer: str, quantity: str, site: str, **where: str) -> Part:
+        found = rows(folder, observer, quantity=quantity, site=site, **where)
+        return Part(
+            lambda run: math.log(last(found, run) / float(curve(found, run)[0])), -INF, -0.1, null=0.0
+        )
+
+    claims: Claims = {}
+    for layer, site in (("first", "layer1"), ("last", "layer3")):
+        for reference, (name, kind) in product(("partner", "tagger"), (("", "_matched"), ("_mean", ""))):
+            of = change("similarity", f"attention{kind}_jensen_shannon", site, reference=reference, head="")
+            claims[f"nearer_{reference}{name}_{layer}"] = (runs, [of])
+        for name, kind in (("", "normalized_"), ("_nats", "")):
+            of = change("sparsity", f"{kind}attention_entropy", site, role="input", pos_class="")
+            claims[f"sparser{name}_{layer}"] = (runs, [of])
+        for sample in ("", "no_top20", "count100"):
+            rho = {"quantity": "rho_normalized_attention_entropy", "role": "input", "pos_class": sample}
+            found = rows(folder, "sparsity", site=site, **rho)
+            name = "_".join(filter(None, ("frequent_sparser", layer, sample)))
+            claims[name] = (runs, [Part(partial(last, found), -INF, -0.1, correlation=True, null=0.0)])
+    return claims
+
+
 def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float, float, float]:
     """Mean and interval: for other runs, and another text if the error over texts is known; on Fisher's z if asked.
 
@@ -239,6 +264,9 @@ def pages() -> Iterator[tuple[str, str, Claims]]:
         if (DOCS / "records" / folder).exists():
             yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
     yield "saphra2020_di", "causal", scaffolds("saphra2020_di/causal")
+    if (DOCS / "records/saphra2021_attention/texts").exists():
+        folder = "saphra2021_attention/texts"
+        yield "saphra2021_attention", "texts", attention(folder, [f"lm_{seed}" for seed in range(21, 29)])
 
 
 def main() -> None:
