@@ -17,6 +17,7 @@ difference are on one text, and their errors are added as if they were independe
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, published_share
@@ -129,6 +130,12 @@ def probe(quantity: str, task: str, site: str, target: str, error: tuple[str, st
     """Return a quantity of the diagnostic classifier of a task."""
     where = (("task", task), ("target", target))
     return Rows("DiagnosticProbe", quantity, site, where, name=TASKS[task], error=error)
+
+
+MODEL_LEARNED = Condition(
+    "the tag of the next word is read from the last layer better than from that of the untrained model, by 0.1",
+    Change(probe("accuracy", "xpos", "h2", "next")), Above(0.1),
+)
 
 
 def stable(target: str) -> tuple[Claim, ...]:
@@ -338,7 +345,7 @@ STUDY = Study(
         *(claim for task in TABLE_2 for claim in tagger_claims(task, task)),
         *tagger_claims("topic", "topic_adam"),
         *tagger_claims("topic", "topic_sentences"),
-        *(claim for measure in MEASURES for claim in models(measure)),
+        *(replace(claim, learned=(MODEL_LEARNED,)) for measure in MEASURES for claim in models(measure)),
         *(claim for target in WORDS for claim in stable(target)),
         *(claim for measure in MEASURES for claim in order_of_tasks(measure)),
         *(one for topic in TOPICS for measure in ("cca", "svcca", "svcca_30") for one in topic_claims(measure, topic)),
