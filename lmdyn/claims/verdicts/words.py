@@ -24,7 +24,7 @@ HOW = (
     "over texts is known. After Holm: the verdict is corrected for all claims tested on the same runs. Floor: the "
     "number of a model or data without the claimed property; the verdict does not use the floor. Void: a condition is "
     "not met, so the number is meaningless. Exploratory: the claim was stated or changed after someone had inspected "
-    "the runs."
+    "the runs. Primary: the claim that answers its question, by the publication's own measure or as the first one."
 )
 
 

@@ -51,7 +51,7 @@ class ScaffoldCorpus(RandomWords):
         n_validation_tokens: words of the validation split.
         n_test_tokens: words of the test split.
         first_use: share of the text before the first instance of the rule, in each of the ``batch_size`` parts that
-            training reads side by side; 0: the rule is used throughout.
+            one process reads side by side; 0: the rule is used throughout.
         half: the half of the phrases which the rule uses if ``first_use`` is above 0: those with even (0) or odd (1)
             index.
         scrambled: whether each occurrence outside the rule has the phrase's words in an order of its own: then the
