@@ -25,6 +25,14 @@ else:
     CHANGES = with_seeds(config["runs"])
     THEN = with_seeds(config.get("then", {})) # by run: the arguments of a second phase, in the same run
 
+    def tested(run):
+        """The command that tests the last model of a run, if `tested` of the profile names the run without its seed."""
+        if run.rpartition("_")[0] not in config.get("tested", []):
+            return ""
+        last = f"--ckpt_path $(ls {RUNS}/{run}/checkpoints/step=*.ckpt | tail -n 1)"
+        of_run = f"--config {OF}/lm.yaml {CHANGES[run]} {QUIET} --trainer.logger.init_args.version {run}"
+        return f"&& {LMDYN} test {of_run} {last}"
+
     rule language_model:
         output:
             touch(f"{RUNS}/done/trained_{{run}}"),
@@ -32,11 +40,12 @@ else:
             f"{RUNS}/logs/{{run}}.log",
         params:
             fit=lambda w: fit(w.run, *(f"--config {OF}/lm.yaml {of[w.run]}" for of in (CHANGES, THEN) if w.run in of)),
+            test=lambda w: tested(w.run),
         resources:
             **resources_of(GPUS),
         priority: 1 # the longest jobs first
         shell:
-            "( {params.fit} ) > {log} 2>&1"
+            "( {params.fit} {params.test} ) > {log} 2>&1"
 
 
 rule trained: # without observations: snakemake --profile … trained
