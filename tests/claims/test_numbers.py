@@ -79,6 +79,8 @@ def test_a_time_lies_between_two_observations():
         math.log10(101), low=math.log10(101), high=math.inf
     )
     assert of(C.Reaches(X, level=0.9)).high == math.inf
+    later = of(C.Reaches(X, level=0.4, since=1))
+    assert (later.low, later.high) == (0.0, math.log10(9))
     assert of(C.Reaches(X, level=0.05)) == Estimate(0.0, low=-math.inf, high=0.0)
     assert of(C.Reaches(X, share_of_last=1.0)) == of(C.Reaches(X, level=0.4))
     assert of(C.Reaches(X, level=0.15, falling=True)).high == 0.0

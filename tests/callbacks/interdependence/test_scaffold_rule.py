@@ -178,3 +178,15 @@ def test_a_frozen_model_has_gradients_of_its_states(tmp_path):
 
 
 # ---------------------------------------------------------------- several runs
+
+
+def test_what_is_known_of_phrases_where_the_rule_begins_later(tmp_path):
+    data = corpus(first_use=0.5, half=1, scrambled=True, n_outside=2)
+    observer, module = attach(tmp_path, data), language_model().eval()
+    table = observer.measure(module, 1)
+    examples = data.examples("in", INSTANCES, CONTEXT)
+    p = module(examples).logits.detach().softmax(-1)[:, CONTEXT + 1 : -2]
+    expected = p.gather(-1, examples[:, CONTEXT + 2 : -1, None]).mean()
+    assert found(table, "probability_inside", "in") == pytest.approx(float(expected), rel=1e-6)
+    assert set(table["scaffold"]) == {"scrambled"}
+    assert "probability_inside" not in set(attach(tmp_path / "b").measure(module, 1)["quantity"])
