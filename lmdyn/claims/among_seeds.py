@@ -91,7 +91,8 @@ class AmongSeeds(Number):
 class AtEqualSteps(AmongSeeds):
     """Correlation of two curves over seeds at equal steps: the mean of Pearson's r over the steps from ``since`` on.
 
-    Both curves change with training, and so are correlated over steps whatever they measure; at one step they are not.
+    Both curves change with training, and so are correlated over steps whatever they measure. At one step, only what
+    differs between the models is left.
 
     Attributes:
         a: rows of one curve.
