@@ -109,7 +109,9 @@ def interdependence(folder: str, runs: list[str]) -> Claims:
 
     def mean_rho(rule: str, name: str, low: float, high: float, **where: object) -> Part:
         observer = "interdependence" if rule == "published" else f"interdependence_{rule}"
-        number, error = (rows(folder, observer, quantity=f"{name}{end}", **where) for end in ("", "_error"))
+        number, error = (
+            rows(folder, observer, quantity=f"{name}{end}", site="hidden", **where) for end in ("", "_error")
+        )
         return Part(partial(last, number), low, high, partial(last, error) if one_text else None, True, 0.0)
 
     for rule in ("published", "released", "generalized"):

@@ -87,6 +87,13 @@ def test_texts_of_their_own_vary_with_the_seeds():
     assert row.parts[0].interval == pytest.approx(
         tuple(stats.ttest_1samp(values, 0.0).confidence_interval(0.95))
     )
+    hashed = [
+        replace(each, observed={"o": ("my.Observer", {"sentences": f"{i:032x}"}, each.observed["o"][2])})
+        for i, each in enumerate(own)
+    ]
+    assert verdict([Part(number, Above(0))], hashed).verdict == "holds"
+    with pytest.raises(ValueError, match="several conditions"):  # the control: one text
+        verdict([Part(number, Above(0))], [replace(each, condition={}) for each in hashed])
     four = verdict([Part(number, Above(0))], own[:4])
     assert (four.verdict, four.p) == ("undecided", None)
     assert "4 texts, each with a seed of its own" in " ".join(four.reasons)
