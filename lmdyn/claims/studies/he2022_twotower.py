@@ -310,7 +310,7 @@ STUDY = Study(
          "pseudo-value, which may lie beyond 1, and whose mean is the mean over pairs"),
         ("over pairs: r, smaller lead",
          "Pearson's correlation over pairs of r and the smaller lead of both models; its mean of "
-         "pseudo-values corrects for bias and differs from the correlation over all pairs"),
+         "pseudo-values, on Fisher's z, corrects for bias and differs from the correlation over all pairs"),
         ("preference",
          "logarithm of the ratio of both towers' mean probabilities of a word, over the positions whose word it is; "
          "equation 4 as printed averages over all positions"),
