@@ -31,8 +31,8 @@ class Question:
     Attributes:
         title: the question.
         rows: its claims.
-        primary: the one that answers it: the publication's own measure (:attr:`Study.own`), or else the first; the
-            others show how the answer depends on the measure.
+        primary: the one that answers it: the publication's own measure (:attr:`Study.own`), or else the first, among
+            those that were measured; the others show how the answer depends on the measure.
     """
 
     title: str
@@ -73,11 +73,12 @@ def questions_of(judgement: StudyJudgement) -> list[Question]:
     found: dict[str, list[ClaimJudgement]] = {}
     for row in judgement:
         found.setdefault(row.claim.question or row.claim.name, []).append(row)
-    own = judgement.study.own
-    return [
-        Question(title, rows, next((r for of in own for r in rows if of in r.claim.variant), rows[0]))
-        for title, rows in found.items()
-    ]
+    return [Question(title, rows, _primary(rows, judgement.study.own)) for title, rows in found.items()]
+
+
+def _primary(rows: Sequence[ClaimJudgement], own: Sequence[str]) -> ClaimJudgement:
+    measured = [row for row in rows if row.verdict != "not measured"] or rows
+    return next((row for of in own for row in measured if of in row.claim.variant), measured[0])
 
 
 def count(verdicts: Sequence[str]) -> str:
