@@ -67,6 +67,10 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     assert all(Path(n).exists() for n in named)
     settings = yaml.safe_load(profile.read_text(encoding="utf-8"))
     of_another = ["lm.yaml", "observers.yaml"]["runs" not in settings["config"] :]
+    if "texts" in settings["config"]:
+        of_another = [p.name for p in (profile.parents[1] / settings["config"]["of"]).glob("*er*.yaml")] + [
+            "lm.yaml"
+        ]
     assert {Path(n).name for n in named} == (shipped or {*of_another})
     # what lets a chain that was killed go on, and keeps what is trained when observers change
     kept = {"nolock": True, "rerun-incomplete": True, "rerun-triggers": "mtime"}
@@ -111,7 +115,9 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
         for seed in config["seeds"]:
             partner = rf"partner.yaml --seed_everything {seed + 100} {order} {seed} "
             assert re.search(rf"{partner}.*version partner_{seed} ", plan)
-            assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
+            assert re.search(
+                rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers(_{seed})?.yaml --scheduled", plan
+            )
         return
     kinds = [config[kind] for kind in ("taggers", "current", "shuffled")]
     assert (jobs["tagger"], jobs["language_model"]) == (sum(map(len, kinds)) * seeds, 2 * seeds)

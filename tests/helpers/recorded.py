@@ -20,6 +20,7 @@ ELSEWHERE = {
     "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py
     "Landscape": "explained_variance",  # tests/callbacks/landscape/test_landscape.py
     "MinimalPairs": "ngram",  # tests/callbacks/words/test_minimal_pairs.py
+    "ScaffoldRule": "probability_inside",  # tests/callbacks/interdependence/test_scaffold_rule.py
     "Downstream": "exact_match",  # tests/callbacks/probing/test_downstream.py
 }
 """By observer, what is in the quantities of those forms of tags that runs of the registry do not log, and where a test

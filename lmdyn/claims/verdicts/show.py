@@ -122,7 +122,8 @@ def _print(one: Judged, lacking: Mapping[Source, list[str]]) -> None:
         for row in question.rows:
             for i, part in enumerate(row.claim.parts):
                 judged = row.parts[i] if row.parts else None
-                name = question.told(row) if i == 0 else f"… {part.label}"
+                told = (row.claim.variant or row.claim.name) if some else question.told(row)
+                name = told if i == 0 else f"… {part.label}"
                 colour = _COLOURS[row.verdict]
                 whole = summary_words(row.floor), Text(verdict_words(row), style=colour), row.after_holm
                 table.add_row(name, summary_words(judged), str(part.region), *(whole if i == 0 else ()))

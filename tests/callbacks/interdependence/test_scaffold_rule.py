@@ -9,6 +9,7 @@ import torch
 
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Run, ScaffoldRule, select
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules import ScaffoldCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
@@ -189,4 +190,6 @@ def test_what_is_known_of_phrases_where_the_rule_begins_later(tmp_path):
     expected = p.gather(-1, examples[:, CONTEXT + 2 : -1, None]).mean()
     assert found(table, "probability_inside", "in") == pytest.approx(float(expected), rel=1e-6)
     assert set(table["scaffold"]) == {"scrambled"}
+    logged = scalar_tags("", table[ScaffoldRule.is_scalar(table)])
+    assert any(tag.endswith(f"probability_inside/in/scrambled/length={K}/rules=20") for tag in logged)
     assert "probability_inside" not in set(attach(tmp_path / "b").measure(module, 1)["quantity"])
