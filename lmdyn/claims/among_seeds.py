@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lmdyn.analysis.statistics.scales import Scale, from_scale, to_scale
-from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.numbers import Estimate, Number, Scale
 from lmdyn.claims.rows import Rows
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair
 
@@ -64,6 +63,7 @@ class AmongSeeds(Number):
     ) -> "dict[SeedPair, Estimate | NotMeasured]":
         """Return the pseudo-value of each seed that has what is read."""
         from lmdyn.analysis.statistics.jackknife import pseudo_values
+        from lmdyn.analysis.statistics.scales import from_scale, to_scale
 
         found: dict[SeedPair, Any] = {}
         answer: dict[SeedPair, Estimate | NotMeasured] = {}

@@ -9,8 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from lmdyn.analysis.statistics.scales import Scale
-from lmdyn.claims.numbers import Number, untrained
+from lmdyn.claims.numbers import Number, Scale, untrained
 
 SCALE_ENDS: dict[Scale, tuple[float, float]] = {
     "plain": (-math.inf, math.inf),

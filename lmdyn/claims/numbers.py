@@ -4,11 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
-from lmdyn.analysis.statistics.scales import Scale
 from lmdyn.claims.rows import Pairs, Rows, Source, is_of_condition, parts_of, range_by_name
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun, SeedPair, differences
+
+Scale = Literal["plain", "fisher", "logit", "log"]
+"""The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Final, Literal
 import numpy as np
 
 from lmdyn.analysis.statistics.mean_over_seeds import BoundedMean, Bounds, MeanOverSeeds, mean_over_seeds
-from lmdyn.analysis.statistics.scales import Scale, error_on_scale, from_scale, to_scale
+from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
 from lmdyn.analysis.statistics.variance_components import VarianceComponents, variance_components
 from lmdyn.claims.claim import SCALE_ENDS, Part, Region
-from lmdyn.claims.numbers import Estimate
+from lmdyn.claims.numbers import Estimate, Scale
 from lmdyn.claims.precision import Precision, seeds_needed
 from lmdyn.runs.observed_run import SeedPair, independent_seeds
 

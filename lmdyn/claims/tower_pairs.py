@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lmdyn.analysis.statistics.scales import Scale
 from lmdyn.claims.among_seeds import AmongSeeds
-from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.numbers import Estimate, Number, Scale
 from lmdyn.claims.rows import Rows, cached
 from lmdyn.runs.observed_run import NotMeasured, ObservedRun
 

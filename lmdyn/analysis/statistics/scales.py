@@ -1,12 +1,8 @@
 """Scales on which bounded numbers scatter evenly: correlations, shares, ratios."""
 
 import math
-from typing import Literal
 
-__all__ = ["Scale", "error_on_scale", "from_scale", "to_scale"]
-
-Scale = Literal["plain", "fisher", "logit", "log"]
-"""The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
+__all__ = ["error_on_scale", "from_scale", "to_scale"]
 
 
 def to_scale(value: float | int, scale: str) -> float:

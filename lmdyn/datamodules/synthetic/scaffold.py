@@ -141,8 +141,8 @@ class ScaffoldCorpus(RandomWords):
                 if words > size:
                     raise ValueError(
                         f"{rules} instances of the rule and {outside} phrases outside it fill {words} words, more than "
-                        f"the {size} for them of n_{split}_tokens = {self.n_tokens[split]}: raise n_train_tokens, or "
-                        "lower n_rules or n_outside"
+                        f"{f'{size} of ' * bool(first_use)}n_{split}_tokens = {self.n_tokens[split]}: raise "
+                        "n_train_tokens, or lower n_rules or n_outside"
                     )
 
     @property
