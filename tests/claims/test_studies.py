@@ -98,3 +98,9 @@ def test_taggers_are_found_by_their_names():
         TaggerTest("upos", "accuracy").of(runs)
     with pytest.raises(ValueError, match="several taggers 'upos_next' of one seed"):
         TaggerTest("upos_next", "accuracy").of([*runs, tagger("upos_next", 4)])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_measure_of_a_publication_names_a_variant(name):
+    study = STUDIES[name]
+    assert all(any(own in claim.variant for claim in study.claims) for own in study.own)

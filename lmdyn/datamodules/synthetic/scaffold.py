@@ -51,9 +51,9 @@ class ScaffoldCorpus(RandomWords):
         n_validation_tokens: words of the validation split.
         n_test_tokens: words of the test split.
         first_use: share of the text before the first instance of the rule, in each of the ``batch_size`` parts that
-            one process reads side by side; 0: the rule is used throughout.
-        half: the half of the phrases which the rule uses if ``first_use`` is above 0: those with even (0) or odd (1)
-            index.
+            one process reads side by side; None or 0: the rule is used throughout.
+        half: the half of the phrases which the rule uses if ``first_use`` is above 0: those with even (0, and
+            None) or odd (1) index.
         scrambled: whether each occurrence outside the rule has the phrase's words in an order of its own: then the
             words are familiar and the phrases are not.
         language_seed: seed of the phrases and the text.
@@ -106,9 +106,9 @@ class ScaffoldCorpus(RandomWords):
         n_train_tokens: int = 1_000_000,
         n_validation_tokens: int = 50_000,
         n_test_tokens: int = 50_000,
-        first_use: float = 0.0,
-        half: Literal[0, 1] = 0,
-        scrambled: bool = False,
+        first_use: float | None = None,
+        half: Literal[0, 1] | None = None,
+        scrambled: bool | None = None,
         language_seed: int = 0,
         eos: bool = False,
         **kwargs: Any,
@@ -123,10 +123,16 @@ class ScaffoldCorpus(RandomWords):
             )
         self.familiar, self.length, self.language_seed = familiar, length, language_seed
         self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
+        # null means what it meant when there was no such argument, so that runs of before are of the same condition
+        first_use, half, scrambled = first_use or 0.0, half or 0, bool(scrambled)
         if not 0 <= first_use < 1 or half not in (0, 1) or (first_use and min(length, n_phrases) < 2):
             raise ValueError(
                 f"first_use is {first_use}, half {half}: expected 0, or a share below 1 with at least 2 phrases of at "
                 "least 2 words, and the half 0 or 1"
+            )
+        if scrambled and not familiar:
+            raise ValueError(
+                "scrambled requires familiar: only then do the phrases of the rule occur outside it"
             )
         self.first_use, self.half, self.scrambled = first_use, half, scrambled
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]

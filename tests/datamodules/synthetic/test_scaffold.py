@@ -1,6 +1,7 @@
 """The language of the scaffold experiments: what it promises is counted in the text itself."""
 
 from collections import Counter
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -212,6 +213,14 @@ def test_runs_read_the_same_batches_up_to_the_first_use(tmp_path):
     equal = [torch.equal(a["input_ids"], b["input_ids"]) for a, b in pairs]
     assert all(equal[:29])
     assert sum(equal[30:]) < 3
+
+
+def test_a_run_of_before_is_of_the_same_condition():
+    """Arguments that came later are null in it, and null values are no part of a condition."""
+    later = {name: p.default for name, p in signature(ScaffoldCorpus).parameters.items()}
+    assert {later[name] for name in ("first_use", "half", "scrambled")} == {None}
+    with pytest.raises(ValueError, match="scrambled requires familiar"):
+        corpus(False, first_use=0.5, scrambled=True)
 
 
 @pytest.mark.parametrize(
