@@ -252,6 +252,7 @@ class GrammarFacts(FactSource):
     """
 
     def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1, "both"] = 0) -> None:
+        corpus.grammar.require_english("GrammarFacts")
         self.corpus = corpus
         self.template = template
 

@@ -5,14 +5,15 @@ drawn from Zipfian distributions that depend on the document's topic. Each sente
 tree whose nodes know their words, label and head; all annotation layers are views of this tree.
 
 Words and facts are in ``lexicon``, trees in ``tree``, mentioned entities in ``discourse``. The rules are functions of a
-discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``clauses``, whole sentences in
-``sentences``. This module has documents and the corpus.
+discourse: noun phrases in ``phrases``, verbs and clauses in ``clauses``, whole sentences in ``sentences``. The rules of
+other languages are in ``languages``. This module has documents and the corpus.
 """
 
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.files.checks import at_least
 from lmdyn.datamodules.grammar.clauses import relative_clause
 from lmdyn.datamodules.grammar.discourse import Discourse
+from lmdyn.datamodules.grammar.languages import Language
 from lmdyn.datamodules.grammar.lexicon import (
     CLOSED_CLASS,
     Fact,
@@ -64,8 +66,10 @@ class Grammar:
         topic_boost: factor on a word's weight in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
+        language_seed: seed of the rules of order and agreement, one of 24 languages; None for those of English.
 
     Attributes:
+        language: the rules (:class:`~lmdyn.datamodules.grammar.languages.Language`).
         lexicon: lexemes of each open-class word type (several if the type is ambiguous); none for other words.
         lexemes: lexemes of each part of speech, most frequent first.
         facts: the knowledge base.
@@ -97,9 +101,10 @@ class Grammar:
     topic_boost: float = 20.0
     ambiguous_fraction: float = 0.06
     fact_rate: float = 0.1
+    language_seed: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(0, seed=self.seed, n_facts=self.n_facts)
+        at_least(0, seed=self.seed, n_facts=self.n_facts, language_seed=self.language_seed or 0)
         at_least(1, n_topics=self.n_topics, n_adverbs=self.n_adverbs, topic_boost=self.topic_boost)
         at_least(3, n_adjectives=self.n_adjectives)
         at_least(10, n_nouns=self.n_nouns, n_verbs=self.n_verbs, n_names=self.n_names)
@@ -121,6 +126,9 @@ class Grammar:
         for lexeme in itertools.chain.from_iterable(lexemes.values()):
             for form in dict.fromkeys(lexeme.forms.values()):
                 types[form] += (lexeme,)
+        self.language = Language.drawn(self.language_seed)
+        self._plurals = {verb.forms["VBZ"]: verb.forms["VBP"] for verb in lexemes["VERB"]}
+        self._plurals |= {"is": "are", "was": "were", "has": "have", "does": "do"}
         self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(self.n_topics))
         self.lexemes: Mapping[str, Sequence[Lexeme]] = lexemes
         self.lexicon: Mapping[str, tuple[Lexeme, ...]] = types
@@ -132,13 +140,25 @@ class Grammar:
         )
 
     def settings(self) -> dict[str, int | float]:
-        """Return the arguments and :data:`VERSION`: equal settings give equal documents, so this is a cache key.
+        """Return :data:`VERSION` and the arguments that are not None: a cache key, since they determine the documents.
 
         Example:
             >>> Grammar(seed=3).settings()["seed"]
             3
         """
-        return {"version": VERSION, **{f.name: getattr(self, f.name) for f in fields(self)}}
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"version": VERSION, **{name: value for name, value in given.items() if value is not None}}
+
+    def require_english(self, whose: str) -> None:
+        """Raise an error for the rules of another language.
+
+        Raises:
+            ValueError: names whose rules are those of English.
+        """
+        if self.language != Language():
+            raise ValueError(
+                f"{whose} requires English, got language_seed {self.language_seed}: omit language_seed"
+            )
 
     def document(self, split: str, index: int) -> Document:
         """Document ``index`` of a split.
@@ -160,7 +180,9 @@ class Grammar:
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
         discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), relative_clause)
         n_sentences = 5 + int(discourse.u() * 10)
-        return Document(f"{split}-{index}", tuple([write_sentence(discourse) for _ in range(n_sentences)]))
+        reorder = partial(self.language.apply, plurals=self._plurals)
+        written = tuple([write_sentence(discourse, reorder) for _ in range(n_sentences)])
+        return Document(f"{split}-{index}", written)
 
     def documents(self, split: str, n_tokens: int) -> Iterator[Document]:
         """Yield documents of a split in order, until they contain at least ``n_tokens`` words in total.
@@ -189,7 +211,7 @@ class GrammarCorpus(Corpus):
         n_validation_tokens: the same for validation.
         n_test_tokens: the same for test.
         grammar_seed: seed of the lexicon, the facts and the documents, which do not depend on ``seed``.
-        n_topics: see :class:`Grammar`, as for all that follow up to ``fact_rate``.
+        n_topics: see :class:`Grammar`, as for all that follow up to ``language_seed``.
         n_nouns: noun lexemes.
         n_verbs: verb lexemes.
         n_adjectives: adjective lexemes.
@@ -200,6 +222,7 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
+        language_seed: seed of the rules of order and agreement.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
@@ -229,6 +252,7 @@ class GrammarCorpus(Corpus):
         topic_boost: float = 20.0,
         ambiguous_fraction: float = 0.06,
         fact_rate: float = 0.1,
+        language_seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         given = locals()

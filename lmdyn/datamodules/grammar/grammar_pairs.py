@@ -55,6 +55,7 @@ class GrammarPairs(TableData):
     def __init__(self, corpus: GrammarCorpus, n_pairs: int = 500, seed: int = 0) -> None:
         super().__init__()
         at_least(1, n_pairs=n_pairs)
+        corpus.grammar.require_english("GrammarPairs")
         self.corpus, self.n_pairs, self.seed = corpus, n_pairs, seed
 
     def make(self) -> pd.DataFrame:

@@ -73,6 +73,7 @@ class GrammarTasks(TaskData):
         super().__init__(**kwargs)
         each_once(GRAMMAR_TASKS, 1, tasks=tasks)
         at_least(2, n_train=n_train, n_evaluation=n_evaluation)
+        corpus.grammar.require_english("GrammarTasks")
         self.corpus = corpus
         self.names = tuple(tasks)
         self.sizes = {"train": n_train, "validation": n_evaluation}

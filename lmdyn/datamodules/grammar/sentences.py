@@ -1,5 +1,7 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
+from collections.abc import Callable
+
 from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
 from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
 from lmdyn.datamodules.grammar.clauses import (
@@ -159,8 +161,8 @@ def identity_fact(d: Discourse, word: str, subject: Lexeme, value: Lexeme) -> Ph
     return join_subject(Phrase("NP", [inner, owner], noun), vp)
 
 
-def write_sentence(d: Discourse) -> Sentence:
-    """Return the next sentence of the document."""
+def write_sentence(d: Discourse, reorder: Callable[[Phrase], None]) -> Sentence:
+    """Return the next sentence of the document, in the order of its language."""
     d.roles, d.mentions = [], []
     facts: tuple[str, ...] = ()
     u = d.u()
@@ -173,6 +175,7 @@ def write_sentence(d: Discourse) -> Sentence:
         mark, semtag = "?", "QUE"
     else:
         tree = statement(d)
+    reorder(tree)
     tree.parts.append(Token(mark, "PUNCT", ".", semtag, tree.head, "punct"))
     return _linearized(tree, d, facts)
 
