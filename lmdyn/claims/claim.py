@@ -216,7 +216,7 @@ class Claim:
             made again since; in addition to those of its study.
         learned: conditions by which the model learned at all, on numbers that no part reads; stated later than the
             claim, and no part of its fingerprint. If one is not met, or not measured, the claim is void.
-        forced: why the direction could hardly be another one, whatever a model learns; told with the verdict.
+        forced: what explains the direction without the claim, such as frequency; told with the verdict.
         within: number of training tokens with a label within which the claim says that something happens. A shorter
             run may confirm the claim, but cannot refute it.
 

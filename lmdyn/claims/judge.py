@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any, cast
 
 from lmdyn.claims.claim import Claim, Study
@@ -193,14 +193,17 @@ def _judge_claim(
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
-    if own := bool(
-        _own_texts([judged[s][0] for s in seeds if judged[s]])
-    ):  # errors over texts would count them twice
-        estimates = {seed: [replace(e, error=None) for e in found] for seed, found in estimates.items()}
+    names, same = _own_texts({s: judged[s][0] for s in seeds if judged[s]})
+    of_one_text = [estimates[s] for s in same]
+    if own := bool(names):  # errors over texts would count them twice
+        seeds = tuple(s for s in seeds if s not in same[1:])
+        estimates = {s: [replace(e, error=None) for e in estimates[s]] for s in seeds}
     try:
         parts = _parts(claim, estimates, confidence)
     except ValueError as error:  # a value outside the range of its scale
         raise ValueError(f"claim {claim.name!r}: {error}") from error
+    if same:
+        parts = tuple(part.beside([e[i].value for e in of_one_text]) for i, part in enumerate(parts))
     verdict, p, p_sign = _combined(claim, parts)
     if own and len(seeds) < ENOUGH:
         verdict, p, p_sign = "undecided", None, None
@@ -216,7 +219,7 @@ def _judge_claim(
     if unlearned := list(_not_learned(claim, {s: groups[s] for s in seeds})):
         verdict, p_sign, lacking = "void", None, [*unlearned, *lacking]
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
-    forced = [f"the direction could hardly be another one: {claim.forced}"] if claim.forced else []
+    forced = [f"the direction has another explanation: {claim.forced}"] if claim.forced else []
     why = [*forced, *undecided, *unknown, *lacking]
     return ClaimJudgement(
         claim, verdict, verdict, parts, floor, p, None, tuple(why), **about,
@@ -315,9 +318,9 @@ def _used(
                 continue
         for seed, run, _ in places:
             used[seed][id(run)] = run
-        its = [run for _, run, _ in places]
-        own = _own_texts(its)
-        differ = [each for each in differences(its) if each.partition(":")[0] not in own]
+        its = {seed: run for seed, run, _ in places}
+        own, _ = _own_texts(its)
+        differ = [each for each in differences(list(its.values())) if each.partition(":")[0] not in own]
         observed = [(run, folder) for _, run, folder in places if folder != "test"]
         differ += _different_settings(observed, own_texts=bool(own))
         if differ:
@@ -328,13 +331,21 @@ def _used(
     return {seed: list(runs.values()) for seed, runs in used.items()}
 
 
-def _own_texts(runs: Sequence[ObservedRun]) -> set[str]:
-    """Return the names of seeds of generated texts of which each run has another one: a random factor, as its seed."""
-    values: dict[str, set[Any]] = {}
-    for run in runs:
-        for name in (name for name in run.condition if name.endswith(("grammar_seed", "language_seed"))):
-            values.setdefault(name, set()).add(run.condition[name])
-    return {name for name, of in values.items() if len(of) == len(runs) > 1}
+def _own_texts(runs: Mapping[SeedPair, ObservedRun]) -> tuple[set[str], tuple[SeedPair, ...]]:
+    """Return the names of seeds of generated texts, a random factor if each run has a text of its own; else none.
+
+    One text may have several runs, for the variance over seeds: these are returned too, of which the first is judged.
+    """
+    ends = ("grammar_seed", "language_seed")
+    names = {name for run in runs.values() for name in run.condition if name.endswith(ends)}
+    varying = sorted(n for n in names if len({run.condition.get(n) for run in runs.values()}) > 1)
+    by_text: dict[tuple[Any, ...], list[SeedPair]] = {}
+    for seed, run in runs.items():
+        by_text.setdefault(tuple(run.condition.get(name) for name in varying), []).append(seed)
+    several = [of for of in by_text.values() if len(of) > 1]
+    if len(several) > 1 or len(by_text) < 2:
+        return set(), ()
+    return set(varying), tuple(chain(*several))
 
 
 def _different_settings(places: Sequence[tuple[ObservedRun, str]], *, own_texts: bool) -> list[str]:

@@ -101,7 +101,6 @@ class LearnedAt(Number):
     Attributes:
         rows: the rows.
         from_first: whether to use half of the change from the first value instead.
-        from_first: half of the way from the first value instead.
     """
 
     rows: Rows

@@ -1,10 +1,10 @@
 """One number over seeds: its mean, three intervals, and its position relative to a region."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 
@@ -98,6 +98,8 @@ class PartJudgement(Summary):
         p_sign: one-sided p of "the mean is not on the region's side of the number without an effect"; None if the
             region is no half-line on one side of such a number.
         precision: half-width and the seeds that would decide, if it is undecided by the spread of seeds or texts.
+        of_texts: estimated variances over texts, and over the seeds of one text, in the number's own units; None if no
+            text has several runs.
     """
 
     label: str
@@ -107,6 +109,16 @@ class PartJudgement(Summary):
     p_fails: float | None
     p_sign: float | None = None
     precision: Precision | None = None
+    of_texts: tuple[float, float] | None = None
+
+    def beside(self, repeated: Sequence[float]) -> Self:
+        """Return it with the variances over texts and seeds, by the values of several seeds with one of its texts.
+
+        Of one run each, texts vary by σ²_text + σ²_seed: σ²_text is the difference of the two, which can be negative.
+        """
+        seeds = float(np.var(repeated, ddof=1))
+        both = float(np.var([self.estimates[s].value for s in self.seeds], ddof=1))
+        return replace(self, of_texts=(both - seeds, seeds))
 
 
 def summarize(

@@ -97,9 +97,29 @@ def test_texts_of_their_own_vary_with_the_seeds():
     four = verdict([Part(number, Above(0))], own[:4])
     assert (four.verdict, four.p) == ("undecided", None)
     assert "4 texts, each with a seed of its own" in " ".join(four.reasons)
-    shared = [*own[:4], replace(own[4], condition={"data.corpus.grammar_seed": 2})]
-    with pytest.raises(ValueError, match="several conditions"):
-        verdict([Part(number, Above(0))], shared)
+    shared = [
+        run(s, {"x": 0.2}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s - 10}) for s in (12, 13)
+    ]
+    with pytest.raises(ValueError, match="several conditions"):  # two texts with several seeds
+        verdict([Part(number, Above(0))], [*own, *shared])
+
+
+def test_seeds_of_one_text_tell_the_variance_of_texts_and_are_not_judged():
+    """Simulated: texts of variance 4, seeds of variance 1; the judged interval is that without the other seeds."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        texts = rng.normal(0, 2, 8)
+        values = texts + rng.normal(0, 1, 8)
+        own = [run(s, {"x": v}, condition={"data.grammar_seed": s}) for s, v in enumerate(values, 2)]
+        same = [
+            run(s, {"x": texts[3] + rng.normal()}, condition={"data.grammar_seed": 5}) for s in range(20, 28)
+        ]
+        (part,) = verdict([Part(X, Above(0))], [*own, *same]).parts
+        assert part.interval == verdict([Part(X, Above(0))], own).parts[0].interval
+        found.append(part.of_texts)
+    assert np.mean(found, 0) == pytest.approx([4, 1], rel=0.12)
+    assert verdict([Part(X, Above(0))], own).parts[0].of_texts is None
 
 
 def test_three_and_four_seeds_need_each_ones_own_interval():

@@ -1,18 +1,22 @@
 """The claims of all studies: what they read, floors and conditions, and fingerprints that records were made with."""
 
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import lmdyn.callbacks
+from lmdyn.analysis.statistics.correlation import somers_d
 from lmdyn.callbacks.words.token_learning import POS_GROUPS
 from lmdyn.callbacks.words.token_learning import VERB_FORMS as KNOWN_FORMS
 from lmdyn.claims import STUDIES, At, NotMeasured, Number, Rows, SeedPair
 from lmdyn.claims.numbers import untrained
 from lmdyn.claims.recorded import RecordsFolder
-from lmdyn.claims.studies.chiang2020_embryology import CONTENT, FUNCTION, VERB_FORMS
+from lmdyn.claims.studies.chiang2020_embryology import BY_FREQUENCY, CONTENT, FUNCTION, ORDERS, VERB_FORMS
 from lmdyn.claims.studies.svcca_numbers import TaggerTest
+from lmdyn.datamodules import GrammarCorpus
 from lmdyn.runs.schema import declarations, declared
 from tests.helpers.observed_runs import FakeRun
 
@@ -85,6 +89,30 @@ def test_claims_on_a_trained_model_are_void_of_one_that_is_not():
 def test_groups_are_those_of_the_observer():
     assert {*FUNCTION, *CONTENT} == set(POS_GROUPS)
     assert {*VERB_FORMS, "VBP"} == set(KNOWN_FORMS)  # which the publication's table 4 has not
+
+
+def test_orders_that_frequency_explains_are_told():
+    """Of the organism's training text: the order by the mean frequency of a group's words."""
+    sizes = {
+        "n_nouns": 600,
+        "n_verbs": 225,
+        "n_adjectives": 175,
+        "n_adverbs": 75,
+        "n_names": 150,
+        "n_facts": 75,
+    }
+    counts = defaultdict(Counter)
+    group_of = {tag: group for group, tags in POS_GROUPS.items() for tag in tags}
+    for document in GrammarCorpus(n_train_tokens=200_000, fact_rate=0.2, **sizes).documents("train"):
+        for word, tag in ((w, t) for s in document for w, t in zip(s.words, s.xpos, strict=True)):
+            counts[tag][word] += 1
+            counts[group_of.get(tag)][word] += 1
+    mean = {group: sum(of.values()) / len(of) for group, of in counts.items()}
+    found = {}
+    for name, (_, groups, *_) in ORDERS.items():
+        places = [place for place, of in enumerate(groups) for _ in of]
+        found[name] = somers_d(np.array(places, float), np.array([-mean[g] for of in groups for g in of]))
+    assert {name: round(d, 9) for name, d in found.items() if d >= 0.5} == BY_FREQUENCY
 
 
 def test_taggers_are_found_by_their_names():

@@ -103,6 +103,10 @@ ORDERS = {
 }
 
 
+BY_FREQUENCY = {"function_first": 1.0, "parts_of_speech": 0.52, "verb_forms": 0.6}
+"""D of the order by the mean frequency of the words, in the organism's training text; of others it is below 0.5."""
+
+
 def order(name: str, quantity: str, family: str = "albert", rule: Rule = "half") -> Claim:
     """Return the claim of one published order."""
     by, groups, says, question = ORDERS[name]
@@ -110,10 +114,12 @@ def order(name: str, quantity: str, family: str = "albert", rule: Rule = "half")
     figure = "figure 9, appendix C.4" if family == "bert" else figure
     variant = f"{quantity}, {family}" + (", by the whole curve" if rule == "area" else "")
     counted = "words" if quantity == "reconstruction" else "masked_words"
+    frequent = "in the organism's text, the order by the words' mean frequency has D = {:.2f}"
     return claim(f"{name}_{quantity}_{family}{'' if rule == 'half' else f'_{rule}'}", says, f"section 3, {figure}",
         OrderAgreement(words(quantity, by, family=family), groups, rule), Above(ORDERED), f"Somers' D, {quantity}",
         matters=HOW_ORDERED, floor=OrderAgreement(words(counted, by, family=family), groups, "largest"),
-        void_unless=(learned(family),), question=question, variant=variant)
+        void_unless=(learned(family),), question=question, variant=variant,
+        forced=frequent.format(BY_FREQUENCY[name]) if name in BY_FREQUENCY else "")
 
 
 def delay(name: str, quantity: str) -> Claim:

@@ -165,6 +165,8 @@ def _details(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
                     "variance of initialisation, order of data, rest",
                     "{:.3g}, {:.3g}, {:.3g}".format(*judged.components[:3]),
                 )
+            if judged.of_texts is not None:
+                yield "variance of texts, of seeds with one text", "{:.3g}, {:.3g}".format(*judged.of_texts)
     yield "smallest difference that matters", claim.matters
     yield "published", published_words(claim.published)
     yield "floor", claim.floor if isinstance(claim.floor, str) else number_words(claim.floor)

@@ -102,7 +102,7 @@ def verdict_words(row: "ClaimJudgement") -> str:
     if row.verdict in ("holds", "smaller than required", "fails") and row.of_this_text:
         words += " (of this text)"
     if row.verdict == "holds" and row.claim.forced:
-        words += ", in a direction that could hardly be another one"
+        words += ", in a direction that has another explanation"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
 
 
