@@ -61,6 +61,15 @@ def test_numbers(observed, family, name):
     assert_same(frozen, G.table(run, name), near=0.4 if name == "Handwriting" else 0.98)
 
 
+def without_language(value):
+    """Return arguments without an argument of corpora that came after 0.1, and whose default means its absence."""
+    if isinstance(value, list):
+        return [without_language(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without_language(v) for key, v in value.items() if (key, v) != ("language_seed", None)}
+
+
 @pytest.mark.parametrize(("family", "name"), FROZEN)
 def test_arguments_settings_and_tags(observed, family, name):
     expected = yaml.safe_load((G.HERE / family / f"{snake_case(name)}.yaml").read_text(encoding="utf-8"))
@@ -69,7 +78,7 @@ def test_arguments_settings_and_tags(observed, family, name):
     schedule = found["arguments"]["schedule"]
     assert {key: schedule.pop(key) for key in later} == later
     assert found["arguments"].pop("ngram", None) is None
-    assert found == expected
+    assert without_language(found) == expected
 
 
 @pytest.mark.parametrize("family", G.FAMILIES)

@@ -132,11 +132,18 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
         slope = np.exp(np.clip(-p[3], *_SLOPES))
         return np.asarray(p[0] + (p[1] - p[0]) * expit((p[2] - x) * slope) - y)
 
+    def derivatives(p: Numbers) -> Numbers:
+        slope = np.exp(np.clip(-p[3], *_SLOPES))
+        share = expit((p[2] - x) * slope)
+        steep = (p[1] - p[0]) * share * (1 - share) * slope
+        free = _SLOPES[0] < -p[3] < _SLOPES[1]
+        return np.column_stack([1 - share, share, steep, free * steep * (x - p[2])])
+
     share = expit((xmid[best] - x) / scale[best])
     ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)
     start = [*ends, xmid[best], np.log(scale[best])]
-    tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15)
-    found = least_squares(residuals, start, method="lm", **tight).x
+    tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
+    found = least_squares(residuals, start, derivatives, method="lm", **tight).x
     lower, upper, middle, log_scale = map(float, found)
     return Sigmoid(lower, upper, middle, math.exp(log_scale))
 
