@@ -336,12 +336,16 @@ def _own_texts(runs: Mapping[SeedPair, ObservedRun]) -> tuple[set[str], tuple[Se
 
     One text may have several runs, for the variance over seeds: these are returned too, of which the first is judged.
     """
-    ends = ("grammar_seed", "language_seed")
-    names = {name for run in runs.values() for name in run.condition if name.endswith(ends)}
-    varying = sorted(n for n in names if len({run.condition.get(n) for run in runs.values()}) > 1)
+    values: dict[str, set[Any]] = {}
+    for run in runs.values():
+        for name in run.condition:
+            if name.endswith(("grammar_seed", "language_seed")):
+                values.setdefault(name, set()).add(run.condition[name])
+    varying = [name for name, of in values.items() if len(of) > 1]
     by_text: dict[tuple[Any, ...], list[SeedPair]] = {}
     for seed, run in runs.items():
-        by_text.setdefault(tuple(run.condition.get(name) for name in varying), []).append(seed)
+        text = tuple(run.condition.get(name) for name in varying)
+        by_text.setdefault(text, []).append(seed)
     several = [of for of in by_text.values() if len(of) > 1]
     if len(several) > 1 or len(by_text) < 2:
         return set(), ()

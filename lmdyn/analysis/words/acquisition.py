@@ -137,7 +137,9 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
         share = expit((p[2] - x) * slope)
         steep = (p[1] - p[0]) * share * (1 - share) * slope
         free = _SLOPES[0] < -p[3] < _SLOPES[1]
-        return np.column_stack([1 - share, share, steep, free * steep * (x - p[2])])
+        of_scale = steep * (x - p[2]) if free else np.zeros_like(x)
+        of_ends = 1 - share, share
+        return np.column_stack([*of_ends, steep, of_scale])
 
     share = expit((xmid[best] - x) / scale[best])
     ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)

@@ -128,7 +128,7 @@ class Grammar:
                 types[form] += (lexeme,)
         self.language = Language.drawn(self.language_seed)
         self._plurals = {verb.forms["VBZ"]: verb.forms["VBP"] for verb in lexemes["VERB"]}
-        self._plurals |= {"is": "are", "was": "were", "has": "have", "does": "do"}
+        self._plurals |= {"is": "are", "has": "have", "does": "do"}
         self.topics: tuple[str, ...] = tuple(f"topic{i:02d}" for i in range(self.n_topics))
         self.lexemes: Mapping[str, Sequence[Lexeme]] = lexemes
         self.lexicon: Mapping[str, tuple[Lexeme, ...]] = types

@@ -41,24 +41,41 @@ class Language:
         if seed is None:
             return cls()
         every = list(product(("SVO", "SOV", "VSO"), (False, True), (False, True), (True, False)))
-        return cls(*every[np.random.default_rng(0).permutation(len(every))[seed % len(every)]])
+        order = np.random.default_rng(0).permutation(len(every))
+        return cls(*every[order[seed % len(every)]])
 
     def apply(self, phrase: Phrase, plurals: Mapping[str, str]) -> None:
         """Change order and forms of the words of a tree; ``plurals`` has the plural form of each verb's singular."""
         for part in phrase.parts:
             if isinstance(part, Phrase):
                 self.apply(part, plurals)
-            elif not self.agreement and (part.xpos == "VBZ" or part.word == "was"):
-                part.word = plurals.get(part.word, part.word.removesuffix("s"))  # become, remain, seem
-                part.xpos = "VBP" if part.xpos == "VBZ" else part.xpos
-        parts = phrase.parts
-        on_noun = phrase.label == "NP" and len(parts) == 2 and parts[1].head.relation in ("acl", "acl:relcl")
-        if (self.relatives_first and on_noun) or (self.postpositions and phrase.label in ("PP", "WHPP")):
-            parts.reverse()
+            elif not self.agreement:
+                _as_plural(part, plurals)
+        if phrase.label == "NP" and _ends_in_clause(phrase):
+            if self.relatives_first:
+                phrase.parts.reverse()
+        elif phrase.label in ("PP", "WHPP"):
+            if self.postpositions:
+                phrase.parts.reverse()
         elif self.clause == "SOV" and phrase.label == "VP":
             _verb_last(phrase)
         elif self.clause == "VSO" and phrase.label == "S":
             _verb_first(phrase)
+
+
+def _as_plural(word: Token, plurals: Mapping[str, str]) -> None:
+    """Give a verb in the singular the form of the plural."""
+    if word.xpos == "VBZ":
+        word.xpos = "VBP"
+        stem = word.word.removesuffix("s")  # of become, remain, seem
+        word.word = plurals.get(word.word, stem)
+    elif word.word == "was":
+        word.word = "were"
+
+
+def _ends_in_clause(phrase: Phrase) -> bool:
+    """Return whether a noun phrase is another one and a clause on it."""
+    return len(phrase.parts) == 2 and phrase.parts[1].head.relation in ("acl", "acl:relcl")
 
 
 def _verb_last(phrase: Phrase) -> None:
@@ -72,12 +89,13 @@ def _verb_last(phrase: Phrase) -> None:
 
 def _verb_first(clause: Phrase) -> None:
     """Put the finite verb of a clause before its subject."""
-    parts = clause.parts
-    for i, (subject, predicate) in enumerate(pairwise(parts)):
-        is_subject = subject.head.relation.startswith(("nsubj", "expl"))
-        if is_subject and isinstance(predicate, Phrase) and subject.head.governor is predicate.head:
-            verb, rest = _without_verb(predicate)
-            parts[i : i + 2] = [verb, subject, *rest]
+    for i, (subject, predicate) in enumerate(pairwise(clause.parts)):
+        if not isinstance(predicate, Phrase):
+            continue
+        noun, verb = subject.head, predicate.head
+        if noun.governor is verb and noun.relation.startswith(("nsubj", "expl")):
+            first, rest = _without_verb(predicate)
+            clause.parts[i : i + 2] = [first, subject, *rest]
             return
 
 
@@ -85,10 +103,12 @@ def _without_verb(predicate: Phrase) -> tuple[Token, list[Part]]:
     """Return the first verb or auxiliary of a verb phrase, and the parts that are left."""
     parts = predicate.parts
     for i, part in enumerate(parts):
-        if isinstance(part, Token) and part.upos in ("AUX", "VERB"):
-            return part, parts[:i] + parts[i + 1 :]
-        if isinstance(part, Phrase) and part.label == "VP":  # the first of two
+        if isinstance(part, Token):
+            if part.upos in ("AUX", "VERB"):
+                return part, parts[:i] + parts[i + 1 :]
+        elif part.label == "VP":  # the first of two
             verb, part.parts = _without_verb(part)
-            predicate.parts = [p for p in parts if p is not part or part.parts]
+            if not part.parts:
+                parts.remove(part)
             return verb, [predicate]
     raise AssertionError("a predicate has a verb")
