@@ -260,7 +260,7 @@ def verdict(parts: Sequence[Part], runs: Sequence[str]) -> str:
 def pages() -> Iterator[tuple[str, str, Claims]]:
     """Studies, profiles, and claims of each."""
     yield "changbergen2022_acquisition", "organism", acquisition()
-    seeds = {"english": range(2, 7), "texts": range(21, 29)}
+    seeds = {"english": range(2, 7), "texts": range(21, 29), "languages": range(21, 29)}
     for profile, numbers in seeds.items():
         folder = f"saphra2020_di/{profile}"
         if (DOCS / "records" / folder).exists():

@@ -9,7 +9,7 @@ import pandas as pd
 from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
 from lmdyn.claims.profiles import Profile
 from lmdyn.claims.summary import Interval, Verdict
-from lmdyn.claims.verdicts.words import FLOOR_TOO, number_words, slug
+from lmdyn.claims.verdicts.words import EXPLAINED, FLOOR_TOO, number_words, slug
 
 __all__ = ["Judged", "Question", "count", "heading", "measured_elsewhere", "questions_of", "verdict_table"]
 
@@ -65,7 +65,11 @@ class Question:
 
 def _verdict(row: ClaimJudgement, *, after_holm: bool) -> str:
     found: str = row.after_holm if after_holm else row.verdict
-    return FLOOR_TOO if row.floor_too and found == "holds" else found
+    if found != "holds":
+        return found
+    if row.floor_too:
+        return FLOOR_TOO
+    return EXPLAINED if row.claim.forced else found
 
 
 def questions_of(judgement: StudyJudgement) -> list[Question]:
@@ -88,7 +92,7 @@ def count(verdicts: Sequence[str]) -> str:
         >>> count(["holds", "fails", "holds"])
         '2 holds, 1 fails'
     """
-    kinds = (VERDICTS[0], FLOOR_TOO, *VERDICTS[1:])
+    kinds = (VERDICTS[0], FLOOR_TOO, EXPLAINED, *VERDICTS[1:])
     return ", ".join(f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts)
 
 

@@ -31,6 +31,9 @@ HOW = (
 FLOOR_TOO = "holds as its floor does"
 """What holds, and whose floor lies in the region too."""
 
+EXPLAINED = "holds with another explanation"
+"""What holds, in a direction that something else explains: ``Claim.forced``."""
+
 
 def summary_words(summary: "Summary | None") -> str:
     """Return mean and interval over seeds, rounded to two digits of the interval's half-width.
@@ -95,14 +98,14 @@ def published_words(published: Published | None) -> str:
 def verdict_words(row: "ClaimJudgement") -> str:
     """Return the verdict with its limits: opposite, for this text only, a floor in the region, exploratory."""
     words: str = FLOOR_TOO if row.floor_too else row.verdict
+    if words == "holds" and row.claim.forced:
+        words = EXPLAINED
     if row.verdict == "not within N tokens":
         words = f"not within {row.claim.within:,.0f} tokens"
     if row.verdict == "fails":
         words += _against(row)
     if row.verdict in ("holds", "smaller than required", "fails") and row.of_this_text:
         words += " (of this text)"
-    if row.verdict == "holds" and row.claim.forced:
-        words += ", in a direction that has another explanation"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
 
 
