@@ -22,7 +22,8 @@ HOW = (
     "shorter (or their length is unknown), and they do not show that it holds. With three or four seeds, the interval "
     "of each seed must also be inside or outside. With fewer seeds, a claim is undecided. (Of this text): no error "
     "over texts is known. After Holm: the verdict is corrected for all claims tested on the same runs. Floor: the "
-    "number of a model or data without the claimed property; the verdict does not use the floor. Void: a condition is "
+    "number of a model or data without the claimed property; the verdict does not use the floor. "
+    "With another explanation: something else gives the number its direction. Void: a condition is "
     "not met, so the number is meaningless. Exploratory: the claim was stated or changed after someone had inspected "
     "the runs. Primary: the claim that answers its question, by the publication's own measure or as the first one."
 )
