@@ -165,7 +165,7 @@ def test_embryology(place):
 
 
 def test_two_towers(place):
-    instances = ("bert_base", "elmo")
+    instances = ("bert_base", "elmo", "gpt")
     runs = place.chain("he2022_twotower/paper", *instances)
     for run in instances:
         assert observed(runs / run) == {"tower_preference", "word_clusters"}

@@ -334,7 +334,8 @@ def _used(
 def _own_texts(runs: Mapping[SeedPair, ObservedRun]) -> tuple[set[str], tuple[SeedPair, ...]]:
     """Return the names of seeds of generated texts, a random factor if each run has a text of its own; else none.
 
-    One text may have several runs, for the variance over seeds: these are returned too, of which the first is judged.
+    Of enough texts, one may have several runs, for the variance over seeds: these are returned too, of which the first
+    is judged.
     """
     values: dict[str, set[Any]] = {}
     for run in runs.values():
@@ -347,7 +348,7 @@ def _own_texts(runs: Mapping[SeedPair, ObservedRun]) -> tuple[set[str], tuple[Se
         text = tuple(run.condition.get(name) for name in varying)
         by_text.setdefault(text, []).append(seed)
     several = [of for of in by_text.values() if len(of) > 1]
-    if len(several) > 1 or len(by_text) < 2:
+    if len(several) > 1 or len(by_text) < (ENOUGH if several else 2):
         return set(), ()
     return set(varying), tuple(chain(*several))
 

@@ -97,11 +97,12 @@ def test_texts_of_their_own_vary_with_the_seeds():
     four = verdict([Part(number, Above(0))], own[:4])
     assert (four.verdict, four.p) == ("undecided", None)
     assert "4 texts, each with a seed of its own" in " ".join(four.reasons)
-    shared = [
-        run(s, {"x": 0.2}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s - 10}) for s in (12, 13)
-    ]
+    shared = [*own[:4], replace(own[4], condition={"data.corpus.grammar_seed": 2})]
+    with pytest.raises(ValueError, match="several conditions"):  # four texts
+        verdict([Part(number, Above(0))], shared)
+    two = [run(s, {"x": 0.2}, {"x": 0.2}, condition={"data.corpus.grammar_seed": s - 10}) for s in (12, 13)]
     with pytest.raises(ValueError, match="several conditions"):  # two texts with several seeds
-        verdict([Part(number, Above(0))], [*own, *shared])
+        verdict([Part(number, Above(0))], [*own, *two])
 
 
 def test_seeds_of_one_text_tell_the_variance_of_texts_and_are_not_judged():

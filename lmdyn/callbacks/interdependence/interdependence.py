@@ -401,7 +401,7 @@ class Interdependence(Observer):
 
         For each observation the means and correlations of hidden states (else of the existing space) over all classes;
         for the first and the last one those of all spaces, and those by class and by syntactic distance, except for
-        numbers of pairs.
+        numbers of pairs and, of the controls, for those at single distances.
         """
         rows, quantity, site = observations, observations["quantity"], observations["site"]
         of_space = (
@@ -410,8 +410,10 @@ class Interdependence(Observer):
         whole = rows["syntactic"].isna() & rows["pos_class"].isna()
         # the first is the baseline of the last
         ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])
-        plain = ~quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)") & quantity.ne("pairs")
-        return rows[whole & of_space & plain | ends & (whole | of_space & quantity.ne("pairs"))]
+        control = quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)")
+        plain = ~control & quantity.ne("pairs")
+        kept = plain | control & rows["distance"].isna()
+        return rows[whole & of_space & plain | ends & (whole & ~control | of_space & kept)]
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -222,7 +222,8 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        language_seed: seed of the rules of order and agreement.
+        language_seed: seed of the rules of order and agreement. Give an observer's own ``probe`` the same seed: lmdyn
+            cannot tell another language, which has the same words.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
