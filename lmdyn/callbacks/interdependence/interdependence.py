@@ -401,7 +401,7 @@ class Interdependence(Observer):
 
         For each observation the means and correlations of hidden states (else of the existing space) over all classes;
         for the first and the last one those of all spaces, and those by class and by syntactic distance, except for
-        numbers of pairs and, of the controls, for those at single distances.
+        numbers of pairs, and for correlations over known words at single distances.
         """
         rows, quantity, site = observations, observations["quantity"], observations["site"]
         of_space = (
@@ -410,10 +410,9 @@ class Interdependence(Observer):
         whole = rows["syntactic"].isna() & rows["pos_class"].isna()
         # the first is the baseline of the last
         ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])
-        control = quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)")
-        plain = ~control & quantity.ne("pairs")
-        kept = plain | control & rows["distance"].isna()
-        return rows[whole & of_space & plain | ends & (whole & ~control | of_space & kept)]
+        plain = ~quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)") & quantity.ne("pairs")
+        rest = quantity.str.startswith("known_") & rows["distance"].notna()
+        return rows[whole & of_space & plain | ends & ~rest & (whole | of_space & quantity.ne("pairs"))]
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
