@@ -95,8 +95,3 @@ class GlobalBatch:
             f"{self.update} rows = batch_size {self.rows // self.ranks} × ranks {self.ranks} × "
             f"accumulate_grad_batches {self.accumulated}"
         )
-
-
-def accumulated_batches(trainer: Any) -> int:
-    """Return the batches per update, for a loader created for a trainer; 1 without a trainer."""
-    return int(getattr(trainer, "accumulate_grad_batches", 1))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, accumulated_batches
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
 
 T = TypeVar("T", bound="IndexedLoader")
 Batch = dict[str, Tensor]
@@ -159,8 +159,6 @@ class IndexedLoader(ShardedLoader, ABC):
         Raises:
             ResumeError: if the state is of a loader with other settings, updates of another size, or another order.
         """
-        if "global_batch" not in state:
-            raise ResumeError("a version of lmdyn before 0.1 saved the run: resume with that version")
         here = {**self.resumable(), "order": _ORDER}
         there = {**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}
         differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
@@ -175,10 +173,6 @@ class IndexedLoader(ShardedLoader, ABC):
         position, ended = self._global_batch.position(
             state, length, "--trainer.limit_train_batches", rows_stay=self._rows_stay
         )
-        if not 0 <= position <= len(self):
-            raise ResumeError(
-                f"position {position} is outside an epoch of {len(self)} batches: resume with the text of the saved run"
-            )
         epoch = int(state.get("epoch", 0))
         self._resume = (epoch + 1, 0) if ended else (epoch, position)
 
@@ -224,6 +218,11 @@ class SplitLoaders(L.LightningDataModule):
         """Rank and number of processes."""
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
+    @property
+    def _accumulated(self) -> int:
+        """Batches per update; 1 without a trainer."""
+        return int(getattr(self.trainer, "accumulate_grad_batches", 1))
+
     def _epoch_batches(self, batches: int) -> int:
         """Return the batches after which the trainer ends an epoch: a loader must know it, to restart after the last.
 
@@ -236,6 +235,6 @@ class SplitLoaders(L.LightningDataModule):
 
     def _for_training(self, loader: T) -> T:
         """Tell a loader about the trainer's updates and epochs."""
-        loader.accumulated = accumulated_batches(self.trainer)
+        loader.accumulated = self._accumulated
         loader.epoch_batches = self._epoch_batches(len(loader))
         return loader

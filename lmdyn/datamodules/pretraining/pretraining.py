@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerFast
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.tokenization import Array, TokenizerUser
 from lmdyn.datamodules.files.checks import at_least
-from lmdyn.datamodules.loading.global_batch import accumulated_batches
 from lmdyn.datamodules.loading.loader import SplitLoaders
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.row_loader import RowLoader
@@ -155,7 +154,7 @@ class PretrainingCorpus(SplitLoaders):
         train = split == "train"
         given: dict[str, Any] = {"seed": self.seed, "rank": rank, "world_size": world_size}
         given["num_workers"] = self.num_workers if train else 0
-        given["accumulated"] = accumulated_batches(self.trainer) if train else 1
+        given["accumulated"] = self._accumulated if train else 1
         if train and self.stream is not None:
             return StreamLoaderOfRows(
                 self.stream,

@@ -3,35 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, astuple, dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import Ids, digest
 from lmdyn.datamodules.loading.loader import Batch, IndexedLoader, in_workers
 from lmdyn.datamodules.pretraining.text_rows import RowMaker, row_generator
-
-
-class _Batches(Dataset[Batch]):
-    """Batches of an epoch by number: pure functions of seed, epoch and number, so that workers can make them."""
-
-    def __init__(self, loader: "RowLoader", epoch: int) -> None:
-        self._text, self._maker = loader.data, loader.maker
-        self._rows, self._offset = loader.rows(epoch)
-        self._key = (loader.seed, epoch, 2)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, number: int) -> Batch:
-        rows = self._rows[number]
-        generators = [row_generator(*self._key, int(row)) for row in rows]
-        batch = self._maker.batch(self._text, self._offset + rows * self._maker.format.width, generators)
-        batch["example"] = torch.from_numpy(rows)
-        return batch
 
 
 @dataclass(eq=False)
@@ -135,11 +116,17 @@ class RowLoader(IndexedLoader):
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
-        made = _Batches(self, epoch)
-        numbers = range(first, len(made))
+        rows, offset = self.rows(epoch)
+        make = partial(self._batch, epoch, offset)
         if not self.num_workers:
-            return (made[i] for i in numbers)
-        return in_workers(made, self.num_workers, sampler=numbers)
+            return map(make, rows[first:])
+        return in_workers(rows[first:], self.num_workers, collate_fn=make)
+
+    def _batch(self, epoch: int, offset: int, rows: Ids) -> Batch:
+        """Return a batch of an epoch, which workers can make: a pure function of seed, epoch and rows."""
+        generators = [row_generator(self.seed, epoch, 2, int(row)) for row in rows]
+        batch = self.maker.batch(self.data, offset + rows * self.maker.format.width, generators)
+        return {**batch, "example": torch.from_numpy(rows)}
 
     def with_batch_size(self, rows: int) -> "RowLoader":
         """Return a loader of the same rows in batches of ``rows`` rows, of all ranks together, each an update."""

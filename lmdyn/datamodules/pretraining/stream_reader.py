@@ -43,14 +43,14 @@ def _documents(dataset: State, stream: Any, column: str, state: State) -> Iterat
         stream.load_state_dict(state["stream"])
     given = state["given"]
     for row in read_rows(stream, dataset):
-        text = row.get(column)
-        if text is not None and not isinstance(text, str):
+        if column not in row or not isinstance(row[column], str | None):
             raise ValueError(
-                f"{in_words(dataset)}: column {column!r} has {text!r:.100}, expected text: set text_column to a column "
-                f"with text (columns: {', '.join(sorted(row))})"
+                f"{in_words(dataset)}: expected text in column {column!r}, got {row.get(column)!r:.100}: set "
+                f"text_column to a column with text (columns: {', '.join(sorted(row))})"
             )
-        given += len((text or "").strip())
-        yield text or "", {"stream": stream.state_dict(), "given": given}
+        text = row[column] or ""
+        given += len(text.strip())
+        yield text, {"stream": stream.state_dict(), "given": given}
     if not given:
         remedy = "use more documents, or lower `readers`"
         raise ValueError(f"{in_words(dataset)} has no text for one of the readers: {remedy}")

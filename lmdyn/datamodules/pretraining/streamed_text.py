@@ -3,7 +3,7 @@
 from typing import Any
 
 from lmdyn.datamodules.files.checks import at_least
-from lmdyn.datamodules.files.data_sets import in_words, load_dataset
+from lmdyn.datamodules.files.data_sets import load_dataset
 
 
 class StreamedText:
@@ -33,8 +33,8 @@ class StreamedText:
             multiple of ranks × workers for all machines on which the run will continue.
 
     Raises:
-        ValueError: if sizes are below 1, no dataset is given, or one has no ``path``; with the first batch, if a
-            dataset cannot be opened; with a later batch, if it cannot be read or has no text.
+        ValueError: if sizes are below 1, or no dataset is given; with the first batch, if a dataset cannot be opened,
+            or lacks the column; with a later batch, if it cannot be read or has no text.
 
     Example:
         >>> wikipedia = {"path": "wikimedia/wikipedia", "name": "20231101.en"}
@@ -60,9 +60,6 @@ class StreamedText:
         self.datasets = [dict(one) for one in (dataset if isinstance(dataset, list) else [dataset])]
         if not self.datasets:
             raise ValueError("dataset is an empty list, expected at least one dataset to stream")
-        for one in self.datasets:
-            if "path" not in one:
-                raise ValueError(f"dataset requires a `path`, got {', '.join(sorted(one)) or 'no entries'}")
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer
@@ -74,12 +71,6 @@ class StreamedText:
         """Open the streaming datasets.
 
         Raises:
-            ValueError: if one cannot be opened, or lacks the column.
+            ValueError: if one cannot be opened.
         """
-        streams = [load_dataset({"split": self.split, **one, "streaming": True}) for one in self.datasets]
-        for one, stream in zip(self.datasets, streams, strict=True):
-            columns = stream.column_names
-            if columns is not None and self.text_column not in columns:
-                said = f"has no column {self.text_column!r}, only {', '.join(columns)}: set text_column to one of these"
-                raise ValueError(f"{in_words(one)} {said}")
-        return streams
+        return [load_dataset({"split": self.split, **one, "streaming": True}) for one in self.datasets]
