@@ -5,7 +5,6 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,7 +75,10 @@ class Cloze:
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
             raise ValueError(f"subject and object must be words, got {self.subject!r} and {self.object!r}")
-        _check_template(self.relation, self.template)
+        if self.template.count("[X]") != 1 or self.template.split().count("[Y]") != 1:
+            raise ValueError(
+                f"template {shown(self.template)} of {self.relation}: expected one [X], and one [Y] as a word"
+            )
 
     @property
     def query(self) -> str:
@@ -158,19 +160,15 @@ class TrexFacts(FactSource):
         """Return template and kind of each relation."""
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
         found: dict[str, tuple[str, str]] = {}
-        known: set[str] = set()
         for number, entry in read_json_lines(path, ("relation", "template", "type")):
             relation, template, kind = entry["relation"], entry["template"], entry["type"]
-            known.add(relation)
-            if relation not in self.relations:
-                continue
-            with _place(path, number):
-                _check_template(relation, template)
-                if kind not in _KINDS:
-                    raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
-                if found.setdefault(relation, (template, kind)) != (template, kind):
-                    raise ValueError(f"{relation!r} is on an earlier line with other content: keep one line")
-        each_once(sorted(known), 1, relations=self.relations)
+            if kind not in _KINDS:
+                raise ValueError(
+                    f"{path}:{number}: type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}"
+                )
+            if found.setdefault(relation, (template, kind)) != (template, kind):
+                raise ValueError(f"{path}:{number}: {relation!r} is on an earlier line with other content")
+        each_once(sorted(found), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
@@ -191,9 +189,10 @@ class TrexFacts(FactSource):
                     again += 1
                     continue
                 seen.add((subject, answer))
-                with _place(path, number):
-                    asked = [Cloze(relation, subject, answer, wording) for wording in wordings]
-                yield from asked
+                try:
+                    yield from [Cloze(relation, subject, answer, wording) for wording in wordings]
+                except ValueError as error:
+                    raise ValueError(f"{path}:{number}: {error}") from error
             if not seen:
                 raise ValueError(f"{path}:1: expected facts, got none: use the complete file")
         if again:
@@ -208,11 +207,9 @@ class TrexFacts(FactSource):
             of = path.stem if path.stem in found else None  # a file of one relation, as in ParaRel
             if of is None and Path(os.path.expandvars(self.paraphrases)).expanduser().is_dir():
                 continue
-            for number, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
+            for _, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
                 relation, template = of or entry["relation"], _apart(entry["pattern" if of else "template"])
                 if relation in found:
-                    with _place(path, number):
-                        _check_template(relation, template)
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
             raise ValueError(f"{self.paraphrases} has no paraphrase of {', '.join(self.relations)}: add one")
@@ -273,11 +270,6 @@ class GrammarFacts(FactSource):
         return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
 
 
-def _check_template(relation: str, template: str) -> None:
-    if template.count("[X]") != 1 or template.split().count("[Y]") != 1:
-        raise ValueError(f"template {shown(template)} of {relation}: expected one [X], and one [Y] as a word")
-
-
 def _apart(template: str) -> str:
     """Put spaces around the object and before a full stop at the end of a template.
 
@@ -287,12 +279,3 @@ def _apart(template: str) -> str:
     """
     spaced = template.replace("[Y]", " [Y] ").strip()
     return " ".join(re.sub(r"([.!?])$", r" \1", spaced).split())
-
-
-@contextmanager
-def _place(path: Path, number: int) -> Iterator[None]:
-    """Within the context, prefix errors with file and line number."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}:{number}: {error}") from error

@@ -3,9 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 
-import lightning as L
 import numpy as np
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
@@ -25,11 +23,10 @@ __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 1000  # facts that are encoded together
 _CLOSING = (".", ",", ";", ":", "!", "?")
 
 
-class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
+class FactCorpus(EncodedAtSetup[ExampleLoader]):
     """Cloze questions with one masked piece, each one sentence, as validation and as test set.
 
     A question is ``[CLS]``, the template with the subject and a mask in place of the object, ``[SEP]`` (if the
@@ -112,21 +109,20 @@ class FactCorpus(EncodedAtSetup[ExampleLoader], L.LightningDataModule):
         wordings: dict[str, list[str]] = {}
         asked: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
-        facts = self.source.facts()
-        while chunk := list(islice(facts, _CHUNK)):
-            for fact, question in zip(chunk, encoder.questions(chunk), strict=True):
-                asked[fact.relation] += 1
-                known = wordings.setdefault(fact.relation, [])
-                if fact.template not in known:
-                    known.append(fact.template)
-                if question is None:
-                    skipped[fact.relation] += 1
-                    continue
-                number, relation = known.index(fact.template), relations.index(fact.relation)
-                numbers = {"relation": relation, "fact": len(examples), "wording": number}
-                examples.append({**question, **{key: np.array(value) for key, value in numbers.items()}})
-                names.append(fact.name if number == 0 else f"{fact.name} ({number + 1})")
-                queries.append(fact.query)
+        facts = list(self.source.facts())
+        for fact, question in zip(facts, encoder.questions(facts), strict=True):
+            asked[fact.relation] += 1
+            known = wordings.setdefault(fact.relation, [])
+            if fact.template not in known:
+                known.append(fact.template)
+            if question is None:
+                skipped[fact.relation] += 1
+                continue
+            number, relation = known.index(fact.template), relations.index(fact.relation)
+            numbers = {"relation": relation, "fact": len(examples), "wording": number}
+            examples.append({**question, **{key: np.array(value) for key, value in numbers.items()}})
+            names.append(fact.name if number == 0 else f"{fact.name} ({number + 1})")
+            queries.append(fact.query)
         if not examples:
             raise ValueError(
                 f"none of {asked.total()} facts can be asked, since no object is one piece of the tokenizer, which has "
@@ -192,40 +188,32 @@ class _Encoder:
         self._unk = tokenizer.unk_token_id
         self._mask = int(tokenizer.mask_token_id)
 
-    def _single(self, encoding: Encoding, word: int, lengths: Sequence[int]) -> int | None:
-        """Return the position of the only piece of the words from ``word`` on; None if there are several or unknown.
+    def _single(self, encoding: Encoding, word: int, length: int) -> int | None:
+        """Return the position of the only piece of a word; None if there are several or it is unknown.
 
         Args:
             encoding: encoding of a sentence.
-            word: index of the first word.
-            lengths: number of characters of each of the words, without an attached full stop.
+            word: index of the word.
+            length: number of its characters, without an attached full stop.
         """
-        positions = []
-        for i, (w, (start, end)) in enumerate(
-            zip(encoding.word_ids, self._words.offsets(encoding), strict=True)
-        ):
-            if w is not None and word <= w < word + len(lengths) and start < lengths[w - word]:
-                if end > lengths[w - word]:  # a piece of the object and what follows
-                    return None
-                positions.append(i)
-        if len(positions) != 1 or encoding.ids[positions[0]] == self._unk:
+        pieces = enumerate(zip(encoding.word_ids, self._words.offsets(encoding), strict=True))
+        found = [(i, end) for i, (w, (start, end)) in pieces if w == word and start < length]
+        if len(found) != 1:
             return None
-        return positions[0]
+        ((position, end),) = found  # which may be a piece of the object and what follows
+        return None if end > length or encoding.ids[position] == self._unk else position
 
     def questions(self, facts: Sequence[Cloze]) -> list[dict[str, Array] | None]:
         """Return the arrays of each fact; None if the object is not one known piece."""
         asked = [fact.words(self._lowercase) for fact in facts]
-        lengths = [
-            [len(w) for w in ws[at : at + len(f.object.split())]]
-            for f, (ws, at) in zip(facts, asked, strict=True)
-        ]
+        lengths = [len(words[at]) for words, at in asked]
         if self._attached:
             asked = [_attached(*sentence) for sentence in asked]
-        sentences, at = zip(*asked, strict=True)
+        encodings = self._words.encode([words for words, _ in asked])
         found: list[dict[str, Array] | None] = []
-        for encoding, word, letters in zip(self._words.encode(sentences), at, lengths, strict=True):
-            position = self._single(encoding, word, letters)
-            if position is None:
+        for fact, encoding, (_, word), length in zip(facts, encodings, asked, lengths, strict=True):
+            position = self._single(encoding, word, length)
+            if position is None or len(fact.object.split()) > 1:
                 found.append(None)
                 continue
             ids = np.array([*self._words.before, *encoding.ids, *self._words.after], dtype=np.int64)
@@ -240,7 +228,7 @@ class _Encoder:
         words = [word.lower() if self._lowercase else word for word in words]
         # after another word: byte-level tokenizers encode the first word of a text without a space
         encodings = self._words.encode([["a", word] for word in words])
-        positions = [self._single(e, 1, [len(word)]) for e, word in zip(encodings, words, strict=True)]
+        positions = [self._single(e, 1, len(word)) for e, word in zip(encodings, words, strict=True)]
         return [None if p is None else e.ids[p] for e, p in zip(encodings, positions, strict=True)]
 
 
