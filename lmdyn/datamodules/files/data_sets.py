@@ -3,18 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_REMEDY = (
-    "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
-    "reached"
-)
 
-
-def load_dataset(arguments: Mapping[str, Any], remedy: str = _REMEDY) -> Any:
-    """Return the result of ``datasets.load_dataset``.
-
-    Args:
-        arguments: arguments of that function.
-        remedy: remedy for the error message.
+def load_dataset(arguments: Mapping[str, Any]) -> Any:
+    """Return the result of ``datasets.load_dataset`` with these arguments.
 
     Raises:
         ValueError: if it cannot be opened; the message has the library's reasons.
@@ -24,7 +15,10 @@ def load_dataset(arguments: Mapping[str, Any], remedy: str = _REMEDY) -> Any:
     try:
         return datasets.load_dataset(**arguments)
     except Exception as error:  # the errors of hub, Arrow and file system have no common base
-        raise ValueError(f"{in_words(arguments)} cannot be opened ({_reasons(error)}): {remedy}") from error
+        raise ValueError(
+            f"{in_words(arguments)} cannot be opened ({_reasons(error)}): give the path of local files (path: text, "
+            "parquet or json, with data_files), or a hub name that can be reached"
+        ) from error
 
 
 def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any]:

@@ -1,7 +1,6 @@
 """GLUE and SQuAD 2.0 for fine-tuning, from their own files or from the hub."""
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from lmdyn.datamodules.files.checks import each_once
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
-from lmdyn.datamodules.files.text_files import read_json, read_lines, shown
+from lmdyn.datamodules.files.text_files import expand_paths, read_json, read_lines, shown
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,6 @@ class GlueLayout:
         columns: column of the first sentence and, if there is one, of the second: names, or numbers from 0 if the file
             has no header.
         label: column of the label.
-        config: name of the configuration on the hub.
         hub_columns: columns of the sentences on the hub; that of the label is ``label``.
         evaluation: by the name of each set, the stem of its file and the split on the hub.
         n_columns: number of columns of a file without header.
@@ -37,32 +35,28 @@ class GlueLayout:
     label_names: tuple[str, ...]
     columns: tuple[str, ...]
     label: str
-    config: str
     hub_columns: tuple[str, ...]
     evaluation: Mapping[str, tuple[str, str]]
     n_columns: int = 0
     skip_short: bool = False
 
 
-_REMEDY = (
-    "give a reachable hub name, a local copy of the data set, or `folder` with files in GLUE's own layout"
-)
 _ONE = {"": ("dev", "validation")}
 _BOTH = {name: (f"dev_{name}", f"validation_{name}") for name in ("matched", "mismatched")}
 _PAIR, _QUESTIONS, _ANSWER = ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")
 _NLI, _MNLI = ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
 
 GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
-    "CoLA": GlueLayout(("0", "1"), ("3",), "1", "cola", ("sentence",), _ONE, n_columns=4),
-    "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", "sst2", ("sentence",), _ONE),
-    "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", "mrpc", _PAIR, _ONE),
+    "CoLA": GlueLayout(("0", "1"), ("3",), "1", ("sentence",), _ONE, n_columns=4),
+    "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", ("sentence",), _ONE),
+    "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", _PAIR, _ONE),
     # in the published file, questions with line breaks split rows in two
-    "QQP": GlueLayout(("0", "1"), _QUESTIONS, "is_duplicate", "qqp", _QUESTIONS, _ONE, skip_short=True),
-    "STS-B": GlueLayout((), _PAIR, "score", "stsb", _PAIR, _ONE),
-    "MNLI": GlueLayout(_MNLI, _PAIR, "gold_label", "mnli", ("premise", "hypothesis"), _BOTH),
-    "QNLI": GlueLayout(_NLI, _ANSWER, "label", "qnli", _ANSWER, _ONE),
-    "RTE": GlueLayout(_NLI, _PAIR, "label", "rte", _PAIR, _ONE),
-    "WNLI": GlueLayout(("0", "1"), _PAIR, "label", "wnli", _PAIR, _ONE),
+    "QQP": GlueLayout(("0", "1"), _QUESTIONS, "is_duplicate", _QUESTIONS, _ONE, skip_short=True),
+    "STS-B": GlueLayout((), _PAIR, "score", _PAIR, _ONE),
+    "MNLI": GlueLayout(_MNLI, _PAIR, "gold_label", ("premise", "hypothesis"), _BOTH),
+    "QNLI": GlueLayout(_NLI, _ANSWER, "label", _ANSWER, _ONE),
+    "RTE": GlueLayout(_NLI, _PAIR, "label", _PAIR, _ONE),
+    "WNLI": GlueLayout(("0", "1"), _PAIR, "label", _PAIR, _ONE),
 }
 """The tasks of GLUE, in its own tsv files (quoting off) and on the hub."""
 
@@ -105,18 +99,12 @@ class GlueTasks(TaskData):
     ) -> None:
         super().__init__(**kwargs)
         each_once((*GLUE_LAYOUTS, SQUAD), 1, tasks=tasks)
-        if (folder is None) == (dataset is None and squad_dataset is None):
+        given = {t: (folder, squad_dataset if t == SQUAD else dataset) for t in tasks}
+        if wrong := [t for t, sources in given.items() if sources.count(None) != 1]:
             raise ValueError(
-                "expected `folder` or data of the hub (`dataset`, `squad_dataset`), got "
-                f"{'neither' if folder is None else 'both'}"
+                f"expected either `folder` or data of the hub for {', '.join(wrong)}: set `dataset` for GLUE's tasks "
+                "(path: nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
             )
-        if folder is None:
-            missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
-            if missing:
-                raise ValueError(
-                    f"no dataset of the hub for {', '.join(missing)}: set `dataset` for GLUE's tasks (path: "
-                    "nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
-                )
         self.names = tuple(tasks)
         self.folder = folder
         self.dataset = dataset
@@ -126,12 +114,12 @@ class GlueTasks(TaskData):
         """Download what comes from the hub into its cache, on one process."""
         for name in self.names:
             if name == SQUAD and self.squad_dataset is not None:
-                load_dataset(self.squad_dataset, _REMEDY)
+                load_dataset(self.squad_dataset)
             elif name != SQUAD and self.dataset is not None:
-                load_dataset(self._config(name), _REMEDY)
+                load_dataset(self._config(name))
 
     def _config(self, name: str) -> dict[str, Any]:
-        return {"name": GLUE_LAYOUTS[name].config, **(self.dataset or {})}
+        return {"name": name.lower().replace("-", ""), **(self.dataset or {})}
 
     def read(self) -> Iterator[RawTask]:
         """Yield the tasks as text."""
@@ -142,37 +130,32 @@ class GlueTasks(TaskData):
         kind: Any = "classification" if layout.label_names else "regression"
         wanted: dict[str, tuple[str, str]] = {"train": ("train", "train"), **layout.evaluation}
         if self.dataset is None:
-            folder = self._folder() / name
-            sets = {key: _read_tsv(folder / f"{stem}.tsv", layout) for key, (stem, _) in wanted.items()}
+            sets = {key: _read_tsv(self._file(f"{name}/{of}.tsv"), layout) for key, (of, _) in wanted.items()}
         else:
             config, sets = self._config(name), {}
-            splits = load_dataset(config, _REMEDY)
+            splits = load_dataset(config)
             for key, (_, split) in wanted.items():
-                rows = read_rows(_split(splits, split, layout.config), config)
+                rows = read_rows(_split(splits, split, name), config)
                 sets[key] = _hub_examples(rows, layout, f"{name}, {split}")
         return RawTask(name, kind, sets.pop("train"), sets, layout.label_names)
 
     def _read_squad(self) -> RawTask:
         if (hub := self.squad_dataset) is None:
-            train, dev = (read_squad(self._folder() / SQUAD / f"{s}-v2.0.json") for s in ("train", "dev"))
+            train, dev = (read_squad(self._file(f"{SQUAD}/{s}-v2.0.json")) for s in ("train", "dev"))
         else:
-            splits = load_dataset(hub, _REMEDY)
+            splits = load_dataset(hub)
             train, dev = (
                 questions_of_rows(read_rows(_split(splits, s, SQUAD), hub), f"{SQUAD}, {s}")
                 for s in ("train", "validation")
             )
         return RawTask(SQUAD, "span", train, {"": dev})
 
-    def _folder(self) -> Path:
-        return Path(os.path.expandvars(self.folder or "")).expanduser()
+    def _file(self, name: str) -> Path:
+        (path,) = expand_paths(f"{self.folder}/{name}")
+        return path
 
 
 def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} does not exist: expected GLUE's own layout, <folder>/<task>/train.tsv and dev.tsv (MNLI: "
-            "dev_matched.tsv and dev_mismatched.tsv). Check `folder`, or set `dataset` (of the hub) instead"
-        )
     # no csv module: quotes are ordinary characters, and a form feed or U+2028 within a text does not end a line
     lines = list(read_lines(path))
     if lines and not lines[-1][1].strip():
@@ -254,8 +237,8 @@ def read_squad(path: Path) -> list[Question]:
 
     Raises:
         FileNotFoundError: if it does not exist.
-        ValueError: if it is not JSON or has another layout (the message has the place), or if an answer is not at its
-            stated position.
+        ValueError: if it is not JSON or has another layout, or if an answer is not at its stated position; the message
+            has the number of the question, from 0.
 
     Reference: Rajpurkar, Jia & Liang 2018; https://rajpurkar.github.io/SQuAD-explorer/.
 
@@ -268,42 +251,22 @@ def read_squad(path: Path) -> list[Question]:
         >>> read_squad(file)[0].answers
         (('the cat', 0),)
     """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} does not exist: download train-v2.0.json and dev-v2.0.json of SQuAD 2.0 from "
-            "https://rajpurkar.github.io/SQuAD-explorer/"
-        )
-    found = []
-    where = ""
+    whole = read_json(path)
     try:
-        for i, article in enumerate(read_json(path)["data"]):
-            for j, paragraph in enumerate(article["paragraphs"]):
-                for k, qa in enumerate(paragraph["qas"]):
-                    where = f": data[{i}].paragraphs[{j}].qas[{k}]"
-                    impossible = qa.get("is_impossible", False)
-                    # the plausible answers of impossible questions have another key
-                    answers = [
-                        (a["text"], a["answer_start"])
-                        for a in (qa.get("answers", []) if impossible else qa["answers"])
-                    ]
-                    if "is_impossible" in qa and impossible == bool(answers):
-                        raise ValueError("expected answers if is_impossible is false, and none if true")
-                    found.append(_question(qa["id"], qa["question"], paragraph["context"], answers))
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        said = f"{'no key ' if isinstance(error, KeyError) else ''}{error}"
-        raise ValueError(f"{path}{where}: expected SQuAD's layout ({said})") from error
-    except ValueError as error:
-        raise ValueError(f"{path}{where}: {error}" if where else str(error)) from error
-    if not found:
+        paragraphs = [paragraph for article in whole["data"] for paragraph in article["paragraphs"]]
+        rows = [{**qa, "context": p["context"]} for p in paragraphs for qa in p["qas"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: expected SQuAD's layout ({type(error).__name__}: {error})") from error
+    if not rows:
         raise ValueError(f"{path}: expected questions, got none")
-    return found
+    return questions_of_rows(rows, str(path))
 
 
 def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Question]:
-    """Return questions from a hub dataset's rows: ``id``, ``question``, ``context``, ``answers`` with two lists.
+    """Return questions from rows: ``id``, ``question``, ``context``, ``answers``, and perhaps ``is_impossible``.
 
     Args:
-        rows: the rows.
+        rows: the rows; ``answers`` is a list as in SQuAD's files, or has two lists as on the hub.
         name: name of the dataset, for messages.
 
     Raises:
@@ -317,11 +280,17 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
     found = []
     for i, row in enumerate(rows):
         try:
-            answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+            given = row["answers"]  # the plausible answers of impossible questions have another key
+            if isinstance(given, list):
+                answers = [(answer["text"], answer["answer_start"]) for answer in given]
+            else:
+                answers = list(zip(given["text"], given["answer_start"], strict=True))
+            if row.get("is_impossible", not answers) == bool(answers):
+                raise ValueError("expected answers if is_impossible is false, and none if true")
             found.append(_question(row["id"], row["question"], row["context"], answers))
-        except (KeyError, TypeError, ValueError) as error:
-            said = f"{'no column ' if isinstance(error, KeyError) else ''}{error}"
-            raise ValueError(f"{name}, row {i}: expected a row in SQuAD's layout ({said})") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{name}, row {i}: expected SQuAD's layout ({said})") from error
     return found
 
 

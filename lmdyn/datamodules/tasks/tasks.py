@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
 
-import lightning as L
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
@@ -228,7 +227,7 @@ def _answer_positions(question: Question, offsets: Array) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------- datamodule
 
 
-class TaskData(EncodedAtSetup[dict[str, Task]], L.LightningDataModule, ABC):
+class TaskData(EncodedAtSetup[dict[str, Task]], ABC):
     """Tasks for fine-tuning, read by a subclass and encoded here; the ``probe`` of the observer ``Downstream``.
 
     :attr:`tasks` contains the tasks. The loader of the validation set serves the ``input_ids`` of all evaluation
