@@ -1,7 +1,7 @@
 """Downstream tasks of the synthetic corpus: acceptability of sentences, and similarity of two sentences."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -93,10 +93,7 @@ class GrammarTasks(TaskData):
         n, grammar = self.sizes[split], self.corpus.grammar
         seed = [self.seed, GRAMMAR_TASKS.index(name), int(split == "validation")]
         given = (fresh, grammar, n, np.random.default_rng(seed))
-        if name == "acceptability":
-            found = [TextExample(" ".join(j.words), None, float(j.acceptable)) for j in judged(*given)]
-        else:
-            found = list(rated(*given))
+        found = list((judged if name == "acceptability" else rated)(*given))
         if len(found) < n:
             raise ValueError(
                 f"{name}: expected {n} examples of distinct sentences, got {len(found)} from the {split} documents: "
@@ -108,18 +105,10 @@ class GrammarTasks(TaskData):
 # ------------------------------------------------------------------------------------------- acceptability
 
 
-class Judged(NamedTuple):
-    """A sentence, whether it is acceptable, and the rule that it breaks ("" if it is acceptable)."""
-
-    words: tuple[str, ...]
-    acceptable: bool
-    rule: str
-
-
 def judged(
     sentences: Iterator[Sentence], grammar: Grammar, n: int, random: np.random.Generator
-) -> Iterator[Judged]:
-    """Yield sentences to judge, half of them (n // 2) acceptable, in random order.
+) -> Iterator[TextExample]:
+    """Yield sentences to judge, half of them (n // 2) acceptable (label 1), in random order.
 
     Args:
         sentences: distinct sentences of the grammar.
@@ -136,7 +125,7 @@ def judged(
             continue
         keep, acceptable = bool(acceptable[0]), acceptable[1:]
         rule = list(broken)[random.integers(len(broken))]
-        yield Judged(sentence.words, True, "") if keep else Judged(broken[rule], False, rule)
+        yield TextExample(" ".join(sentence.words if keep else broken[rule]), None, float(keep))
 
 
 def corruptions(
