@@ -8,7 +8,7 @@ import pandas as pd
 T = TypeVar("T")
 
 
-class MadeAtSetup(Generic[T]):
+class MadeAtSetup(L.LightningDataModule, Generic[T]):
     """A datamodule that makes everything in ``setup``, once, into memory: a subclass defines :meth:`make`."""
 
     _made: T | None = None
@@ -34,5 +34,5 @@ class MadeAtSetup(Generic[T]):
         return self._made
 
 
-class TableData(MadeAtSetup[pd.DataFrame], L.LightningDataModule):
+class TableData(MadeAtSetup[pd.DataFrame]):
     """A datamodule whose data is one table: a ``probe`` of an observer that reads it by itself."""

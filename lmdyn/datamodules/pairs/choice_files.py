@@ -36,8 +36,8 @@ class ChoiceFiles(TableData):
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: for unequal numbers of prefixes and options; in ``setup``, with file and line, for a column that is
-            missing, fewer than two options, an empty one, or a right option that is none of them.
+        ValueError: in ``setup``, with file and line, for a column that is missing, unequal numbers of prefixes and
+            options, fewer than two options, an empty one, or a right option that is none of them.
     """
 
     def __init__(
@@ -53,11 +53,6 @@ class ChoiceFiles(TableData):
         self.files = [files] if isinstance(files, str) else list(files)
         self.options, self.prefixes = options, prefixes
         self.right, self.group, self.without = right, group, without
-        several = not isinstance(options, str) and not isinstance(prefixes, str)
-        if several and len(options) != len(prefixes):
-            raise ValueError(
-                f"prefixes must be one text, or a list of {len(options)} texts (one per option), got {len(prefixes)}"
-            )
 
     def make(self) -> pd.DataFrame:
         """Read the files."""

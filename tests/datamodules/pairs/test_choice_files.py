@@ -79,7 +79,3 @@ def test_one_template_is_scored_only(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         read(tmp_path / "other.jsonl", ["a", "b"])
-    with pytest.raises(
-        ValueError, match=r"prefixes must be one text, or a list of 2 texts \(one per option\), got 3"
-    ):
-        ChoiceFiles("x.jsonl", ["a", "b"], ["c", "d", "e"])
