@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,17 +96,18 @@ class StreamLoader(IndexedLoader):
         self._starts = rows * shortest + np.minimum(rows, longer)
         self._lengths = shortest + (rows < longer)
         self._longest = shortest + (longer > 0)
-        self.epoch_batches = len(self)
-
-    @property
-    def num_tokens(self) -> int:
+        self.num_tokens = int(self._lengths.sum())
         """Number of predictions served to this rank in one epoch."""
-        return int(self._lengths.sum())
-
-    @property
-    def label_names(self) -> dict[str, list[str]]:
+        self._arrays: dict[str, Array] = {}
+        self.label_names: dict[str, list[str]] = {}
         """Names of the labels of each served layer; batches hold indices into these lists."""
-        return {layer: self.data.names[layer.removeprefix(SHUFFLED)] for layer in self.layers}
+        for layer in self.layers:
+            name = layer.removeprefix(SHUFFLED)
+            self._arrays[layer] = (
+                self.data.layer(name) if name == layer else self.data.shuffled(name, self.seed)
+            )
+            self.label_names[layer] = self.data.names[name]
+        self.epoch_batches = len(self)
 
     def fingerprint_of(self, rows: int) -> str:
         """Return the fingerprint with another number of streams."""
@@ -132,15 +132,6 @@ class StreamLoader(IndexedLoader):
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the windows from number ``first`` on, which are the same in each epoch."""
         return (self._window(index) for index in range(first, len(self)))
-
-    @cached_property
-    def _arrays(self) -> dict[str, Array]:
-        """Return memory-mapped labels of the served layers."""
-        arrays: dict[str, Array] = {}
-        for layer in self.layers:
-            name = layer.removeprefix(SHUFFLED)
-            arrays[layer] = self.data.layer(name) if name == layer else self.data.shuffled(name, self.seed)
-        return arrays
 
     def _window(self, index: int) -> Batch:
         offset = index * self.sequence_length

@@ -10,8 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain, groupby, islice, pairwise, tee
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,21 +105,18 @@ class _Column:
     def __init__(self, path: Path, dtype: npt.DTypeLike, files: ExitStack) -> None:
         self.dtype = np.dtype(dtype)
         self.length = 0
-        self._hash = hashlib.blake2b(digest_size=16)
+        self.hash = hashlib.blake2b(digest_size=16)
         self._file = files.enter_context(path.open("wb"))
 
     def write(self, values: npt.ArrayLike) -> None:
         array = np.ascontiguousarray(values, dtype=self.dtype)
         self._file.write(array.data)
-        self._hash.update(array.data)
+        self.hash.update(array.data)
         self.length += array.size
 
     def fill(self, value: int, count: int) -> None:
         for start in range(0, count, _TOKENS_PER_CHUNK):
             self.write(np.full(min(_TOKENS_PER_CHUNK, count - start), value, self.dtype))
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
 
 
 def layer_dtype(layer: str) -> np.dtype[Any]:
@@ -129,7 +125,7 @@ def layer_dtype(layer: str) -> np.dtype[Any]:
 
 
 class EncodedSplit:
-    """One encoded split: memory-mapped arrays in a folder, opened on first use and never copied.
+    """One encoded split: memory-mapped arrays in a folder, never copied.
 
     Attributes:
         folder: folder of the files.
@@ -156,6 +152,14 @@ class EncodedSplit:
                 raise ValueError(f"tokens.bin has {size} bytes, expected {self.num_tokens * 4}")
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(f"{folder} is damaged ({error}): remove {folder.parent}") from error
+        self.tokens = self.open("tokens", np.int32)
+        """Token ids, (num_tokens,) int32, sentence after sentence."""
+        self.word_start = self.open("word_start", np.bool_)
+        """True at the first piece of each word, (num_tokens,) bool; False at ``<eos>``."""
+        self.sentence_starts = self.open("sentence_starts", np.int64)
+        """Position of each sentence's first token, (num_sentences,) int64."""
+        self.document_starts = self.open("document_starts", np.int64)
+        """Index of each document's first sentence, (num_documents,) int64."""
 
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
@@ -176,26 +180,6 @@ class EncodedSplit:
             self._hashes[layer] = digest([self._hashes[layer], old, names[layer]])
             self.names[layer] = list(names[layer])
         (self.folder / "meta.json").write_text(json.dumps(self.meta), encoding="utf-8")
-
-    @cached_property
-    def tokens(self) -> Array:
-        """Token ids, (num_tokens,) int32, sentence after sentence."""
-        return self.open("tokens", np.int32)
-
-    @cached_property
-    def word_start(self) -> Array:
-        """True at the first piece of each word, (num_tokens,) bool; False at ``<eos>``."""
-        return self.open("word_start", np.bool_)
-
-    @cached_property
-    def sentence_starts(self) -> Array:
-        """Position of each sentence's first token, (num_sentences,) int64."""
-        return self.open("sentence_starts", np.int64)
-
-    @cached_property
-    def document_starts(self) -> Array:
-        """Index of each document's first sentence, (num_documents,) int64."""
-        return self.open("document_starts", np.int64)
 
     def layer(self, layer: str) -> Array:
         """Return the label of each token, (num_tokens,) int16 or int32, -100 if it has none."""
@@ -255,25 +239,19 @@ def _chunks(array: Array) -> Iterable[Array]:
 # ------------------------------------------------------------------------------------------ encoding
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """Some sentences of a text as it is written, and the stretch of the text that holds them."""
 
     sentences: list[Sentence]
     text: str
-    first: int
-    """Where the first sentence begins in ``text``: after the white space that ends the previous block."""
+    words: list[int]
+    """Where each word of the sentences ends in ``text``."""
     ends: bool
     """Whether the text ends here."""
 
-    def words(self, starts: npt.ArrayLike) -> list[int]:
-        """Return the word of each piece, of those of the sentences, from where it starts."""
-        ends, at = [], self.first
-        for s in self.sentences:
-            ends += [at + end for _, end in s.word_places()]
-            at += len(s.text or "")
-        found: list[int] = words_of(starts, ends).tolist()
-        return found
+    def pieces(self, ids: Sequence[int], starts: npt.ArrayLike) -> "_Pieces":
+        """Return its pieces, from their ids and where they start."""
+        return _Pieces(self.sentences, ids, words_of(starts, self.words).tolist(), self.ends)
 
 
 def _blocks(sentences: Iterable[Sentence]) -> Iterator[_Block]:
@@ -281,18 +259,19 @@ def _blocks(sentences: Iterable[Sentence]) -> Iterator[_Block]:
     stream = iter(sentences)
     following = next(stream, None)
     held: list[Sentence] = []
-    text, first = "", 0
+    words: list[int] = []
+    text = ""
     while following is not None:
         sentence, following = following, next(stream, None)
         held.append(sentence)
+        words += [len(text) + end for _, end in sentence.word_places()]
         text += sentence.text or ""
         if following is None:
-            yield _Block(held, text, first, True)
+            yield _Block(held, text, words, True)
         elif len(text) >= _CHARACTERS_PER_BLOCK:
             kept = text.rstrip()
-            yield _Block(held, kept, first, False)
-            text = text[len(kept) :]
-            held, first = [], len(text)
+            yield _Block(held, kept, words, False)
+            held, words, text = [], [], text[len(kept) :]
 
 
 class _Pieces(NamedTuple):
@@ -377,16 +356,17 @@ class _Encoder:
         for (ids, starts), of in zip(
             encode_blocks(self._words.backend, (each.text for each in texts)), read, strict=True
         ):
-            self._write([_Pieces(of.sentences, ids.tolist(), of.words(starts), of.ends)])
+            self._write([of.pieces(ids.tolist(), starts)])
 
     def _write_whole(self) -> None:
         texts, self._whole, self._characters = self._whole, [], 0
         encodings = self._words.backend.encode_batch([t.text for t in texts], add_special_tokens=False)
-        found = []
-        for text, e in zip(texts, encodings, strict=True):
-            words = text.words([start for start, _ in e.offsets])
-            found.append(_Pieces(text.sentences, e.ids, words))
-        self._write(found)
+        self._write(
+            [
+                t.pieces(e.ids, [start for start, _ in e.offsets])
+                for t, e in zip(texts, encodings, strict=True)
+            ]
+        )
 
     def _write(self, texts: Sequence[_Pieces]) -> None:
         """Append the pieces of some texts, and for each piece the labels of its word."""
@@ -442,7 +422,9 @@ class _Encoder:
             "num_sentences": self._seen,
             "num_documents": self._documents.length,
             "names": {layer: list(index) for layer, index in self._index.items()},
-            "hashes": {name: c.digest() for name, c in {"tokens": self._tokens, **self._layers}.items()},
+            "hashes": {
+                name: c.hash.hexdigest() for name, c in {"tokens": self._tokens, **self._layers}.items()
+            },
         }
         (self._folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 

@@ -42,6 +42,8 @@ class PairFiles(TableData):
     - the table of Linzen et al. 2016 (``sentence``, ``verb_index`` from 1), if another column has the other form of the
       verb: its name is ``other_form``, ``wrong_form`` or ``verb_other``.
 
+    Pickled templates of LM_syneval are refused: reading a pickled file runs the code that is in it.
+
     Args:
         files: paths, patterns of paths, and folders, which stand for their ``*.jsonl`` at any depth.
         columns: names of columns in the files: ``good``, ``bad``, ``paradigm`` (the condition), ``field``, ``term``,

@@ -139,11 +139,6 @@ class PretrainingCorpus(SplitLoaders):
         """Open the corpus; ``stage`` has no effect."""
         self.prepare_data()
 
-    def maker(self, layers: Sequence[str] = ()) -> RowMaker:
-        """Return the object that makes rows with the tokenizer, with these gold layers."""
-        special = special_ids(self.tokenizer, self.objective)
-        return RowMaker(self.format, special, ordinary_ids(self.tokenizer), tuple(layers))
-
     def loader(self, split: str) -> RowLoader | StreamLoaderOfRows:
         """Return the rows of a split: ``batch_size`` per process in training, shared by all processes elsewhere.
 
@@ -155,10 +150,11 @@ class PretrainingCorpus(SplitLoaders):
         given: dict[str, Any] = {"seed": self.seed, "rank": rank, "world_size": world_size}
         given["num_workers"] = self.num_workers if train else 0
         given["accumulated"] = self._accumulated if train else 1
+        made = self.format, special_ids(self.tokenizer, self.objective), ordinary_ids(self.tokenizer)
         if train and self.stream is not None:
             return StreamLoaderOfRows(
                 self.stream,
-                self.maker(),
+                RowMaker(*made),
                 self.tokenizer,
                 batch_size=self.batch_size,
                 epoch_batches=self._epoch_batches(self.stream.epoch_batches),
@@ -172,7 +168,7 @@ class PretrainingCorpus(SplitLoaders):
             raise ValueError(f"layers: split {split!r} has no {', '.join(unknown)}, only {has}")
         loader = RowLoader(
             text,
-            self.maker(self.layers),
+            RowMaker(*made, self.layers),
             batch_size=self.batch_size * (world_size if train else 1),
             shuffle=train,
             **given,

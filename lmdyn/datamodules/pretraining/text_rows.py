@@ -109,17 +109,15 @@ def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dic
     Raises:
         ValueError: if the tokenizer lacks one.
     """
-    names = {"cls": "cls_token", "sep": "sep_token", "mask": "mask_token", "pad": "pad_token"}
-    if objective != "masked":
-        del names["mask"]
-    ids = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
-    if missing := [names[short] for short, i in ids.items() if i is None]:
+    names = ["cls", "sep", *["mask"] * (objective == "masked"), "pad"]
+    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in names}
+    if missing := [f"{name}_token" for name, i in ids.items() if i is None]:
         raise ValueError(
             f"objective {objective!r} requires a tokenizer with {', '.join(missing)}, got one with "
             f"{', '.join(sorted(tokenizer.special_tokens_map)) or 'none'}. Use a tokenizer such as BERT's, or train a "
             "tokenizer (`vocabulary: wordpiece` or `unigram` of the corpus)"
         )
-    return {short: int(i) for short, i in ids.items()}
+    return {name: int(i) for name, i in ids.items()}
 
 
 def ordinary_ids(tokenizer: PreTrainedTokenizerFast) -> Ids:
