@@ -45,7 +45,6 @@ PUBLICATION: Mapping[str, str] = {
 }
 """Templates of the 25 relations of Chiang et al. 2020, table 8, in its order."""
 
-_KINDS = ("1-1", "N-1", "N-M")
 _ONE_TO_ONE = ("P1376", "P36")  # appendix F.1 of the publication; the others are N-1
 
 
@@ -156,30 +155,21 @@ class TrexFacts(FactSource):
         if templates == "publication":
             each_once(sorted(PUBLICATION), 1, relations=self.relations)
 
-    def _lama(self) -> dict[str, tuple[str, str]]:
+    def _relations(self) -> dict[str, tuple[str, str]]:
         """Return template and kind of each relation."""
+        if self.templates == "publication":
+            return {r: (PUBLICATION[r], "1-1" if r in _ONE_TO_ONE else "N-1") for r in self.relations}
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
-        found: dict[str, tuple[str, str]] = {}
-        for number, entry in read_json_lines(path, ("relation", "template", "type")):
-            relation, template, kind = entry["relation"], entry["template"], entry["type"]
-            if kind not in _KINDS:
-                raise ValueError(
-                    f"{path}:{number}: type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}"
-                )
-            if found.setdefault(relation, (template, kind)) != (template, kind):
-                raise ValueError(f"{path}:{number}: {relation!r} is on an earlier line with other content")
+        lines = read_json_lines(path, ("relation", "template", "type"))
+        found = {entry["relation"]: (entry["template"], entry["type"]) for _, entry in lines}
         each_once(sorted(found), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
         """Yield the facts of each relation, in the order of the files."""
-        if self.templates == "lama":
-            templates = {relation: template for relation, (template, _) in self._lama().items()}
-        else:
-            templates = {relation: PUBLICATION[relation] for relation in self.relations}
         again = 0
         paraphrases = self._paraphrases()
-        for relation, template in templates.items():
+        for relation, (template, _) in self._relations().items():
             wordings = list(dict.fromkeys([template, *paraphrases.get(relation, [])]))
             (path,) = expand_paths(f"{self.folder}/trex_lms_vocab/{relation}.jsonl")
             seen: set[tuple[str, str]] = set()
@@ -217,17 +207,12 @@ class TrexFacts(FactSource):
 
     def relation_kinds(self) -> dict[str, str]:
         """Return the kinds of the publication, or of LAMA."""
-        if self.templates == "lama":
-            return {relation: kind for relation, (_, kind) in self._lama().items()}
-        return {relation: "1-1" if relation in _ONE_TO_ONE else "N-1" for relation in self.relations}
+        return {relation: kind for relation, (_, kind) in self._relations().items()}
 
     def candidates(self) -> list[str]:
         """Return the common vocabulary."""
         (path,) = expand_paths(self.common_vocabulary or f"{self.folder}/common_vocab_cased.txt")
-        words = [line.strip() for _, line in read_lines(path) if line.strip()]
-        if not words:
-            raise ValueError(f"{path}:1: expected candidates, one word per line, got none")
-        return words
+        return [line.strip() for _, line in read_lines(path) if line.strip()]
 
 
 class GrammarFacts(FactSource):
