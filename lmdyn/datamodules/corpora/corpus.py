@@ -207,8 +207,6 @@ class Corpus(TokenizerUser, SplitLoaders, ABC):
 
         def build(folder: Path) -> None:
             counts = self.word_counts()
-            if not counts:
-                raise ValueError("split 'train' has no words for a vocabulary: use a text with words")
             if self._vocabulary == "word":
                 word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
             else:

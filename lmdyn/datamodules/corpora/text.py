@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +23,6 @@ from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_l
 
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset((")", "]", "}", "''", "'", "”", "’", "»", "-rrb-", "-rsb-", "-rcb-"))
-_DOCUMENTS_PER_CHUNK = 64
 _SENTENCES_PER_PART = 1_000  # of a document that is not held in memory as a whole
 
 Words = list[str]
@@ -450,17 +449,14 @@ class TextCorpus(Corpus):
         return (Document(name, (sentence,)) for name, sentence in map(sentences.__getitem__, order))
 
     def _tagged(self, split: str) -> Iterator[Document]:
-        articles = self._prepared(split)
-        while chunk := list(islice(articles, 1 if self.tagger is None else _DOCUMENTS_PER_CHUNK)):
-            tags: Iterator[dict[str, Any]] = repeat({})
-            if self.tagger is not None:
-                tags = iter(self.tagger.tag([tuple(words) for a in chunk for words in a.sentences]))
-            for name, topic, sentences, continues in chunk:
-                made = (
-                    Sentence(tuple(s), topic=topic, text=s.text if self._as_written else None, **next(tags))
-                    for s in sentences
-                )
-                yield Document(name, tuple(made), continues)
+        for name, topic, sentences, continues in self._prepared(split):
+            words = [tuple(s) for s in sentences]
+            tags: list[Any] = [{}] * len(words) if self.tagger is None else self.tagger.tag(words)
+            made = (
+                Sentence(w, topic=topic, text=s.text if self._as_written else None, **layers)
+                for w, s, layers in zip(words, sentences, tags, strict=True)
+            )
+            yield Document(name, tuple(made), continues)
 
     def _digests(self, split: str) -> list[str]:
         if self.dataset is None:

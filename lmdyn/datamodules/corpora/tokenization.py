@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
-from lmdyn.datamodules.files.made_at_setup import MadeAtSetup
+from lmdyn.datamodules.files.made_at_setup import MadeAtSetup, T
 from lmdyn.datamodules.files.text_files import shown
-
-T = TypeVar("T")
 
 Ids = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -90,11 +88,8 @@ def _fast(backend: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
     )
 
 
-Subwords = Literal["unigram", "wordpiece"]
-
-
 def subword_tokenizer(
-    kind: Subwords, counts: Mapping[str, int], vocab_size: int = 30_000
+    kind: Literal["unigram", "wordpiece"], counts: Mapping[str, int], vocab_size: int = 30_000
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer of word pieces as in ALBERT (``unigram``) or BERT (``wordpiece``).
 
@@ -195,9 +190,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         if path.is_file():
             vocabulary = Tokenizer.from_file(str(path)).get_vocab()
             found = {role: next((f for f in form if f in vocabulary), None) for role, form in _ROLES.items()}
-            tokenizer: Any = PreTrainedTokenizerFast(
-                tokenizer_file=str(path), **{r: f for r, f in found.items() if f}
-            )
+            tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path), **found)
         else:
             folder = str(path) if path.exists() else name
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -409,10 +402,8 @@ class WordEncoder:
 
         Its ``offsets`` may count the space before a word; :meth:`offsets` returns those within the words.
         """
-        if self.spaced:
-            words = [[*s[:1], *(f" {word}" for word in s[1:])] for s in sentences]
-        else:
-            words = [list(s) for s in sentences]
+        space = " " if self.spaced else ""
+        words = [[*s[:1], *(space + word for word in s[1:])] for s in sentences]
         return list(self.backend.encode_batch(words, is_pretokenized=True, add_special_tokens=False))
 
     def pieces(self, sentences: Sequence[Sentence]) -> list[tuple[list[int], list[int | None]]]:
@@ -432,11 +423,9 @@ class WordEncoder:
 
     def offsets(self, encoding: Encoding) -> list[tuple[int, int]]:
         """Return start and end of each piece in the characters of its word, without the space before it."""
-        if not self.spaced:
-            return list(encoding.offsets)
         # tokenizers that exclude spaces from pieces (trim_offsets) begin at 1, others at 0
         return [
-            (max(0, start - 1), max(0, end - 1)) if word else (start, end)
+            (max(0, start - 1), max(0, end - 1)) if word and self.spaced else (start, end)
             for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True)
         ]
 

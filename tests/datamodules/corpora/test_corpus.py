@@ -228,7 +228,7 @@ def test_loaders(tmp_path):
 def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"`layers` names 'xpos', [^(]*\(upos, topic\)"):
         tiny(tmp_path, layers=["upos", "xpos"])
-    with pytest.raises(ValueError, match="split 'train' has no words"):
+    with pytest.raises(ValueError, match="split 'train' of the corpus: no sentence is left"):
         tiny(tmp_path, text={"train": [], "validation": TEXT["validation"]})
     with pytest.raises(ValueError, match="split 'validation' of the corpus: no sentence is left"):
         tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
