@@ -8,7 +8,6 @@ from lmdyn.datamodules.grammar.lexicon import Lexeme, Samplers, Uniforms
 from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
 Tense = Literal["past", "present"]
-RelativeClause = Callable[["Discourse", Argument, bool], Phrase]
 
 
 class Discourse:
@@ -32,7 +31,7 @@ class Discourse:
         mentions: phrases of this sentence and the entities to which they refer.
     """
 
-    def __init__(self, draw: Samplers, u: Uniforms, relative: RelativeClause) -> None:
+    def __init__(self, draw: Samplers, u: Uniforms, relative: Callable[..., Phrase]) -> None:
         self.draw = draw
         self.u = u
         self.relative = relative

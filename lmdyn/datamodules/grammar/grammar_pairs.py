@@ -12,8 +12,6 @@ from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.grammar_tasks import PLURAL, RULES, corruptions, subjects_of
 
-__all__ = ["GrammarPairs"]
-
 _FIELDS = {**dict.fromkeys(RULES, "order"), "control": "control"} | dict.fromkeys(
     ("verb_agreement", "determiner_agreement", "anaphor_agreement"), "agreement"
 )
