@@ -34,20 +34,11 @@ def add_counts(counts: Tensor, ids: Tensor, size: int = 0) -> Tensor:
     return new + torch.nn.functional.pad(counts, (0, len(new) - len(counts)))
 
 
-def count_types(probe: Any, key: str, enough: int, least: int = 1, leave_out: Sequence[int] = ()) -> int:
-    """Count different token ids that occur at least ``least`` times under a key, up to ``enough``."""
-    counts = torch.zeros(0, dtype=torch.int64)
-    found = 0
-    for batch in probe.batches():
-        ids = batch.get(key)
-        if not isinstance(ids, Tensor):
-            return 0
-        counts = add_counts(counts, ids[ids >= 0].cpu())
-        out = [i for i in leave_out if i < len(counts)]
-        found = int((counts >= least).sum()) - int((counts[out] >= least).sum())
-        if found >= enough:
-            return enough
-    return found
+def count_types(probe: Any, key: str, least: int, leave_out: Sequence[int]) -> int:
+    """Count different token ids that occur at least ``least`` times under a key."""
+    counts = count_labels(probe, [key])[key]
+    counts[[i for i in leave_out if i < len(counts)]] = 0
+    return int((counts >= least).sum())
 
 
 def count_labels(probe: Any, keys: Sequence[str]) -> dict[str, Tensor]:

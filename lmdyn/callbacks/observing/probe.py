@@ -221,7 +221,7 @@ class ProbeSet:
                         "position_ids",
                     )
                 yield tokens, rows
-            tokens += _count_tokens(batch)
+            tokens += int((batch.get("labels", text_of(batch)) != -100).sum())
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
 
@@ -331,13 +331,6 @@ def _is_padded_on_the_left(batch: Batch) -> bool:
     if not isinstance(mask, Tensor) or mask.ndim != 2 or "position_ids" in batch:
         return False
     return bool((mask[:, :1] == 0).any())
-
-
-def _count_tokens(batch: Batch) -> int:
-    tensor = batch.get("labels", batch.get("input_ids"))
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"expected `labels` or `input_ids` in the batch, got {', '.join(sorted(batch))}")
-    return int((tensor != -100).sum())
 
 
 @dataclass(frozen=True)

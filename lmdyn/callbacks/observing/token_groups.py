@@ -64,13 +64,7 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         return counts
     counts = torch.zeros(1 if tokenizer is None else len(tokenizer), dtype=torch.int64)
     for batch in observer.probe_set.batches():
-        targets = batch.get("labels", batch.get("input_ids"))
-        if not isinstance(targets, Tensor):
-            raise ValueError(
-                f"{observer.name}: expected a tensor `labels` or `input_ids` in batches, got {', '.join(sorted(batch))}"
-            )
-        if targets.is_floating_point():
-            raise ValueError(f"{observer.name}: expected integer token ids in batches, got {targets.dtype}")
+        targets = batch.get("labels", text_of(batch))
         # tokens that are read but never predicted have the count 0
         counts = add_counts(counts, targets[targets >= 0].cpu(), _ids_of(batch))
     return counts

@@ -274,7 +274,7 @@ class TowerPreference(Observer):
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires; output layers and their optimizer."""
         left_out = (~self._eligible).nonzero()[:, 0].tolist()
-        words = count_types(self.probe_set, "labels", _LEAST, self.min_count, left_out)
+        words = count_types(self.probe_set, "labels", self.min_count, left_out)
         if words < _LEAST:
             yield expected(
                 f"three of the {self.top} most frequent words with {self.min_count} occurrences in the probe set",

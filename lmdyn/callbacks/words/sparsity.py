@@ -231,7 +231,7 @@ class Sparsity(StreamingObserver):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires, and sums by word."""
         special = (~self.samples[""]).nonzero()[:, 0].tolist()
-        words = count_types(self.probe_set, "labels", _LEAST, self.min_count, special)
+        words = count_types(self.probe_set, "labels", self.min_count, special)
         if words < _LEAST:
             what = f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation"
             yield expected(what, str(words), "use more text (`max_tokens`, `probe`), or lower `min_count`")
