@@ -9,7 +9,6 @@ optional ones. Neither evaluates anything: attributes are looked up on the class
 """
 
 import inspect
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar
@@ -47,7 +46,6 @@ __all__ = [
     "RuleInstances",
     "Sentence",
     "Shardable",
-    "UnmetNeed",
     "UnmetNeedsError",
     "members",
     "objective_of",
@@ -448,53 +446,15 @@ def _has(data: object, name: str) -> bool:
     return has_attribute(data, name)
 
 
-@dataclass(frozen=True)
-class UnmetNeed:
-    """A protocol that an observer requires and its data does not offer.
-
-    Attributes:
-        whose: observer that requires it.
-        protocol: required protocol.
-        got: class name of the data; of a loader that a datamodule made, the datamodule's.
-        missing: missing members.
-    """
-
-    whose: str
-    protocol: type
-    got: str
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        contract = CONTRACTS[self.protocol]
-        lacks = ", ".join(f"`{name}`" for name in self.missing)
-        return (
-            f"{self.whose} requires {contract.what}, got {self.got} without {lacks}: pass as `probe` a datamodule with "
-            f"{lacks} ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
-            f"{'; '.join(_declaration(self.protocol, name) for name in self.missing)}"
-        )
-
-
-def _declaration(protocol: type, name: str) -> str:
-    """Return the declaration of a member, without the modules of its types."""
-    found = inspect.getattr_static(protocol, name, None)
-    if inspect.isfunction(found):
-        declared = f"def {name}{inspect.signature(found)}"
-    elif isinstance(found, property) and found.fget is not None:
-        declared = f"{name}: {inspect.formatannotation(inspect.signature(found.fget).return_annotation)}"
-    else:
-        declared = f"{name}: {inspect.formatannotation(protocol.__annotations__[name])}"
-    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", declared)
-
-
 class UnmetNeedsError(ValueError):
     """Data lacks members that an observer requires.
 
     Attributes:
-        unmet: requirements that are not met.
+        unmet: a text for each protocol: what is required, what is missing, and the remedy.
     """
 
-    def __init__(self, unmet: Sequence[UnmetNeed]) -> None:
-        super().__init__("; ".join(map(str, unmet)))
+    def __init__(self, whose: str, unmet: Sequence[str]) -> None:
+        super().__init__("; ".join(f"{whose} {text}" for text in unmet))
         self.unmet = tuple(unmet)
 
 
@@ -508,15 +468,20 @@ def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loa
         loader: the loader of the observed split; None skips the contracts of loaders.
 
     Raises:
-        UnmetNeedsError: with the missing members, the classes of lmdyn that have them, and how to add them.
+        UnmetNeedsError: with the missing members, the classes of lmdyn that have them, and the protocol.
     """
     given = {"datamodule": datamodule, "loader": loader}
-    asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
     owner = type(loader if datamodule is None else datamodule).__name__  # a user knows no class of loaders
-    unmet = [
-        UnmetNeed(whose, protocol, owner, missing)
-        for protocol, data in asked
-        if data is not None and (missing := _missing(data, protocol))
-    ]
+    unmet = []
+    for protocol in needs:
+        contract = CONTRACTS[protocol]
+        data = given[contract.of]
+        if data is not None and (missing := _missing(data, protocol)):
+            lacks = ", ".join(f"`{name}`" for name in missing)
+            unmet.append(
+                f"requires {contract.what}, got {owner} without {lacks}: pass as `probe` a datamodule with {lacks} "
+                f"({', '.join(contract.offered_by)}), or add {lacks} to your own {contract.of}, as the protocol "
+                f"{protocol.__name__} says"
+            )
     if unmet:
-        raise UnmetNeedsError(unmet)
+        raise UnmetNeedsError(whose, unmet)

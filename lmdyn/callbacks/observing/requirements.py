@@ -148,10 +148,8 @@ def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
         if observer.reads is not None:
             check_kind(module, observer.probe_set, observer.forward, observer.reads, observer.name)
         observer.check_module(module)
-    except ValueError as error:
-        return _findings("module", error, observer.name)
-    except Exception:
-        return []
+    except Exception as error:
+        return _findings("module", error, observer.name) if isinstance(error, ValueError) else []
     return []
 
 
@@ -175,8 +173,7 @@ def _try(observer: Observer, module: nn.Module) -> list[Cost]:
 def _findings(what: What, error: Exception, name: str) -> list[Finding]:
     """Split an error of lmdyn into its parts; for errors of other kinds, add their type."""
     if isinstance(error, UnmetNeedsError):
-        texts = [str(unmet).removeprefix(f"{unmet.whose} ") for unmet in error.unmet]
-        return [Finding(what, text, error) for text in texts]
+        return [Finding(what, text, error) for text in error.unmet]
     text = " ".join(str(error).split()).removeprefix(f"{name}: ") or type(error).__name__
     if not isinstance(error, ValueError | TypeError | RuntimeError | OSError):
         text = f"{type(error).__name__}: {text}"
