@@ -99,11 +99,6 @@ class UnicodePowers(Formatter):
     def __init__(self, formatter: Formatter) -> None:
         self._formatter = formatter
 
-    def set_axis(self, axis: Any) -> None:
-        """Set the axis of both formatters."""
-        super().set_axis(axis)
-        self._formatter.set_axis(axis)
-
     def set_locs(self, locs: Any) -> None:
         """Set the locations of the other formatter."""
         self._formatter.set_locs(locs)

@@ -134,19 +134,12 @@ class Lines:
             for line, value in values.items():
                 point = Summary.Value(tag=logged_name(logger, chart), simple_value=value)
                 of_line.setdefault(line, []).append(point)
-        failed: OSError | None = None
         for line, points in of_line.items():
             folder = self._folder / _folder_name(line)
             if self.hidden and step == self.hidden[0] - 1:  # what a killed process did not write
                 there = shown_points(folder, {step})
                 points = [point for point in points if (point.tag, step) not in there]
-            event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
-            try:
-                self._append(folder, event)
-            except OSError as error:  # the other lines are written
-                failed = error
-        if failed is not None:
-            raise failed
+            self._append(folder, Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
 
     def _append(self, folder: Path, event: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
