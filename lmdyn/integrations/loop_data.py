@@ -19,28 +19,6 @@ __all__ = ["counted_tokens", "data_of", "named_counts"]
 _ROWS = 8  # of a batch of a Dataset
 
 
-class LoopData(L.LightningDataModule):
-    """Data with a validation split only."""
-
-    def __init__(self, probe: Any) -> None:
-        super().__init__()
-        self._probe = probe
-
-    def val_dataloader(self) -> Any:
-        return [self._probe]  # a list of batches alone would look like several loaders
-
-
-class LoopDataWithTraining(LoopData):
-    """Data with both splits."""
-
-    def __init__(self, probe: Any, train: Any) -> None:
-        super().__init__(probe)
-        self._train = train
-
-    def train_dataloader(self) -> Any:
-        return [self._train]
-
-
 def data_of(probe: Any, train: Any = None) -> Any:
     """Return a datamodule of loaders or Datasets; training texts are not batches; None without a probe set.
 
@@ -49,10 +27,13 @@ def data_of(probe: Any, train: Any = None) -> Any:
     """
     if probe is None or isinstance(probe, L.LightningDataModule):
         return probe
-    probe = _batches(probe, "probe")
-    if train is None or _are_texts(train):
-        return LoopData(probe)
-    return LoopDataWithTraining(probe, _batches(train, "train"))
+    data: Any = L.LightningDataModule()
+    observed = [_batches(probe, "probe")]  # a list of batches alone would look like several loaders
+    data.val_dataloader = lambda: observed
+    if train is not None and not _are_texts(train):
+        trained = [_batches(train, "train")]
+        data.train_dataloader = lambda: trained
+    return data
 
 
 def _batches(data: Any, name: str) -> Any:
@@ -124,19 +105,18 @@ def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
                 "pass a dict of counts by id, or use `.sort_index().reindex(range(len(tokenizer)), fill_value=0)`"
             )
         return counts
-    listed = counts.tolist() if hasattr(counts, "tolist") else counts
-    by_id = dict(counts.items() if hasattr(counts, "items") else enumerate(listed))
+    by_id = pd.Series(counts.tolist() if isinstance(counts, Tensor) else counts)
     for i, count in by_id.items():
         if not (_is_whole(i) and _is_whole(count)):
             raise ValueError(
                 f"`token_counts` has {count!r} for {i!r}: expected whole numbers from 0 by token id, such as {{0: 5}}"
             )
-    size = max(len(tokenizer) if hasattr(tokenizer, "__len__") else 0, int(max(by_id, default=-1)) + 1)
+    size = max(len(tokenizer) if hasattr(tokenizer, "__len__") else 0, int(max(by_id.index, default=-1)) + 1)
     ids = list(range(size))
     named = hasattr(tokenizer, "convert_ids_to_tokens")
     tokens = [str(t) for t in tokenizer.convert_ids_to_tokens(ids)] if named else [str(i) for i in ids]
-    columns = {"token": tokens, "count": [int(by_id.get(i, 0)) for i in ids]}
-    return pd.DataFrame(columns, index=pd.RangeIndex(size, name="id"))
+    in_order = by_id.reindex(ids, fill_value=0).astype("int64").to_numpy()
+    return pd.DataFrame({"token": tokens, "count": in_order}, index=pd.RangeIndex(size, name="id"))
 
 
 def _is_whole(number: Any) -> bool:
