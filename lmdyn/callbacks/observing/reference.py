@@ -37,10 +37,6 @@ class Reference(ABC):
     copies: ClassVar[bool] = False
     """Whether its modules are copies of the observed one; with sharded weights, no rank has the complete copy."""
 
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
-        return f"{type(self).__name__}({arguments})"
-
     def check(self, run: Run) -> None:  # noqa: B027 (most references need nothing)
         """Raise an error, before training, if the run cannot provide the reference.
 
@@ -158,8 +154,9 @@ class Checkpoints(Reference):
         ValueError: if the path contains no ``{}``.
 
     Example:
-        >>> Checkpoints("runs/taggers/{}_next", ["upos", "topic"]).named("taggers")
-        {'upos': Checkpoint(path='runs/taggers/upos_next', class_path=None, forward=None, step=None), 'topic': ...}
+        >>> named = Checkpoints("runs/taggers/{}_next", ["upos", "topic"]).named("taggers")
+        >>> {name: reference.path for name, reference in named.items()}
+        {'upos': 'runs/taggers/upos_next', 'topic': 'runs/taggers/topic_next'}
     """
 
     def __init__(
@@ -172,18 +169,11 @@ class Checkpoints(Reference):
     ) -> None:
         if "{}" not in path:
             raise ValueError(f"path of Checkpoints is {path!r}: expected {{}} in place of each name")
-        self.path = path
-        self.names = names
-        self.class_path = module
-        self.forward = forward
-        self.step = step
+        self.path, self.names, self._others = path, names, (module, forward, step)
 
     def named(self, name: str) -> dict[str, Reference]:
         """Return a reference for each of the names."""
-        return {
-            own: Checkpoint(self.path.replace("{}", own), self.class_path, self.forward, self.step)
-            for own in self.names
-        }
+        return {own: Checkpoint(self.path.replace("{}", own), *self._others) for own in self.names}
 
     def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the modules of all references."""
@@ -257,14 +247,8 @@ class OwnInitial(_OwnPast):
         optional: whether it is empty, instead of an error, if the run saves no weights, or none of step 0.
 
     Raises:
-        ValueError: on attaching, if the run saves no weights, or none of step 0.
+        ValueError: on attaching, if the run saves no weights; at the first step after 0, if it saved none of step 0.
     """
-
-    def check(self, run: Run) -> None:
-        """Raise an error for a run without the checkpoint, as far as this is known."""
-        super().check(run)
-        if not self.optional and not run.live and run.checkpoints and 0 not in run.checkpoints:
-            raise ValueError(self._missing(run.checkpoints))
 
     def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the checkpoint of step 0 in a copy of the module."""
@@ -272,15 +256,11 @@ class OwnInitial(_OwnPast):
         if step and 0 not in before:
             if self.optional:
                 return {}
-            raise ValueError(self._missing(before))
+            raise ValueError(
+                f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(before)}: save step "
+                "0 with a ScheduledCheckpoint, `schedule: {at: [0]}`, or compare with Previous"
+            )
         return {"": _copy_with(module, before[0], run)} if step else {}
-
-    @staticmethod
-    def _missing(steps: Mapping[int, Path]) -> str:
-        return (
-            f"reference OwnInitial requires the run's checkpoint of step 0, got steps {sorted(steps)}: save step 0 "
-            "with a ScheduledCheckpoint, `schedule: {at: [0]}`, or compare with Previous"
-        )
 
 
 class Previous(_OwnPast):
