@@ -209,21 +209,6 @@ class Watcher:
         write_file(path, lambda unfinished: torch.save(content, unfinished))
 
 
-def _observers(given: Any) -> list[Observer]:
-    """Return observers as a list; a single one is one, too.
-
-    Raises:
-        ValueError: for a class, or for anything else.
-    """
-    found: list[Any] = [given] if isinstance(given, Observer | type | str) else list(given)
-    for one in found:
-        if isinstance(one, type):
-            raise ValueError(f"{one.__name__} is a class: create an observer, {one.__name__}()")
-        if not isinstance(one, Observer):
-            raise ValueError(f"observers contain {one!r}: expected observers, such as LearningCurves()")
-    return found
-
-
 def whole(step: Any) -> int:
     """Return a number of updates as Python's integer.
 
@@ -296,7 +281,8 @@ def watch(
         >>> sorted(path.name for path in (folder / "observations" / "learning_curves").glob("*.parquet"))
         ['000000000.parquet', '000000002.parquet']
     """
-    model, observers, folder = unwrapped(model), _observers(observers), Path(folder)
+    model, folder = unwrapped(model), Path(folder)
+    observers = [observers] if isinstance(observers, Observer) else list(observers)
     if not isinstance(schedule, Steps | None):
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)
@@ -363,9 +349,7 @@ def watch(
             )  # fmt: skip
         loggers = loggers_of(logger, folder, step) if rank == 0 else []
         about = {"tokenizer": "tokenizer"} if tokenizer is not None else {}
-        watcher = Watcher(
-            model, observers, Recording(loggers, rank == 0), folder, step or 0, saving, about, lock
-        )
+        watcher = Watcher(model, observers, Recording(loggers), folder, step or 0, saving, about, lock)
         watcher._begin(continued=step is not None)
         undo.pop_all()
         _WATCHING.update(observers)

@@ -318,9 +318,8 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"observers": [LearningCurves(), LearningCurves()]}, "2 observers have the name 'learning_curves'"),
         (
             {"observers": [LearningCurves]},
-            r"LearningCurves is a class: create an observer, LearningCurves\(\)",
+            r"LearningCurves is a class: expected an observer, LearningCurves\(\)",
         ),
-        ({"observers": "Geometry"}, "observers contain 'Geometry': expected observers"),
         ({"schedule": 100}, "schedule is 100: expected steps, such as Steps"),
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),

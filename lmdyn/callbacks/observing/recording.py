@@ -92,13 +92,12 @@ class Recording:
     """Records the observations of one training, whatever loop trains: Lightning, transformers' Trainer, or the user's.
 
     Args:
-        loggers: loggers for scalars and figures.
-        writes: whether this process writes.
+        loggers: loggers for scalars and figures; none on other ranks than 0.
     """
 
-    def __init__(self, loggers: Sequence[Any], writes: bool) -> None:
+    def __init__(self, loggers: Sequence[Any]) -> None:
         self.loggers = loggers
-        self._figures = LiveFigures() if writes else None
+        self._figures = LiveFigures()
 
     def observe(
         self,
@@ -123,21 +122,19 @@ class Recording:
         for observer in now:
             observer.seen_step = step
         record(now, module, at(), self.loggers)
-        if self._figures is not None:
-            self._figures.observed(now, self.loggers, step)
+        self._figures.observed(now, self.loggers, step)
 
     def finish(self, observer: Any) -> None:
         """Draw the figures of an observer at the end of training."""
-        if self._figures is not None:
-            self._figures.finish(observer, self.loggers)
+        self._figures.finish(observer, self.loggers)
 
 
 def observe_due(
     observers: Sequence[Any], trainer: L.Trainer, module: L.LightningModule, due: Callable[[Any], bool]
 ) -> None:
     """Record with the observers of a trainer that are due; the first caller does it for all."""
-    recording = _RECORDINGS.setdefault(trainer, Recording(trainer.loggers, trainer.is_global_zero))
-    recording.loggers = trainer.loggers
+    recording = _RECORDINGS.setdefault(trainer, Recording([]))
+    recording.loggers = trainer.loggers if trainer.is_global_zero else []
     recording.observe(observers, module, updates(trainer), lambda: progress(trainer), due)
 
 
