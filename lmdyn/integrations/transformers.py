@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.training.modes import REFUSED
+from lmdyn.callbacks.training.modes import NO_DEEPSPEED
 from lmdyn.integrations.watcher import Watcher, watch
 from lmdyn.runs.schedule import Steps
 
@@ -71,7 +71,7 @@ class WatchCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Attach the observers, and observe the model at the step at which training begins."""
         if args.deepspeed:
-            raise ValueError(f"DeepSpeed is not supported: {REFUSED['DeepSpeed'][1]}")
+            raise ValueError(NO_DEEPSPEED)
         if self.watcher is not None:  # of a training that ended with an error
             self.watcher.release()
         self.watcher = watch(

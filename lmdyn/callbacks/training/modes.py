@@ -1,29 +1,21 @@
 """Modes of training: wrappers that are removed, and what is refused."""
 
-from collections.abc import Callable
-
 from torch import nn
 
 from lmdyn.analysis.inspection.forward import is_tensor_parallel
 
-REFUSED: dict[str, tuple[Callable[[nn.Module], bool], str]] = {
-    "DeepSpeed": (
-        lambda model: any("DeepSpeed" in base.__name__ for base in type(model).__mro__),
-        "observe the checkpoints with `lmdyn analyze`",
-    ),
-    "tensor parallelism": (
-        is_tensor_parallel,
-        "ranks share a batch, but observers give each rank its own batch. Observe the checkpoints with `lmdyn analyze`",
-    ),
-}
-"""How to recognise each mode of training that is not supported, and what to do instead: rows of the guide's table."""
+NO_DEEPSPEED = "lmdyn does not support DeepSpeed: observe the checkpoints with `lmdyn analyze`"
 
 
 def refuse_mode(model: nn.Module) -> None:
     """Raise a ValueError, with the remedy, for a mode of training that is not supported."""
-    for mode, (is_so, remedy) in REFUSED.items():
-        if is_so(model):
-            raise ValueError(f"lmdyn does not support {mode}: {remedy}")
+    if any("DeepSpeed" in base.__name__ for base in type(model).__mro__):
+        raise ValueError(NO_DEEPSPEED)
+    if is_tensor_parallel(model):
+        raise ValueError(
+            "lmdyn does not support tensor parallelism: ranks share a batch, but observers give each rank its own "
+            "batch. Observe the checkpoints with `lmdyn analyze`"
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
