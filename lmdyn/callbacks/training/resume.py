@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.training.lightning_internals import (
     State,
     callbacks_of,
@@ -144,12 +144,7 @@ class RunState(UpdateCount):
         module_state = (
             cast(Any, pl_module).resume_state() if has_attribute(pl_module, "resume_state") else None
         )
-        mine = {"random": _random_state(), "module": module_state}
-        world_size = rank_and_world_size()[1]
-        ranks: list[Any] = [mine]
-        if world_size > 1:
-            ranks = [None] * world_size
-            torch.distributed.all_gather_object(ranks, mine)
+        ranks = gather({"random": _random_state(), "module": module_state})
         settle_loops(trainer, checkpoint["loops"]["fit_loop"])
         checkpoint["lmdyn"] = {
             **about_checkpoint(trainer),
