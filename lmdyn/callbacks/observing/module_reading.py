@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
 from lmdyn.analysis.inspection.batches import padding_mask, seen, text_labels, text_of, unread_entries
-from lmdyn.analysis.inspection.forward import IGNORED, Batch, Forward, call_module, device_of, logits_of
+from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
     LabelConvention,
     LabelDecision,
@@ -86,7 +86,12 @@ def read_module(
             or for a model of the other kind.
     """
     if one_pass:
-        _check_answer(module, probe, forward, tokenizer, whose, uses_labels is not False)
+        fits = uses_labels is not False
+        check = partial(_check_logits, module, probe, forward, tokenizer, fits)
+        try:
+            _once(module, probe, f"answer {fits}", forward, check)
+        except ValueError as error:
+            raise ValueError(f"{whose}: {error}") from error.__cause__
     if kind is not None:
         check_kind(module, probe, forward, kind, whose)
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
@@ -100,17 +105,11 @@ def read_module(
         _once(module, probe, f"padding of {probe.max_tokens} tokens", None, padding)
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
-    return _decide_labels(module, probe, forward, whose=whose, needed=uses_labels)
-
-
-def _decide_labels(
-    module: Module, probe: ProbeSet, forward: Forward | None, *, whose: str, needed: bool | None
-) -> LabelConvention:
-    """Measure the label convention; raise a ValueError if it is needed (None: if there are labels) but unclear."""
+    measure = partial(_measured, module, probe, forward)
     try:
-        found = _measured(module, probe, forward)
+        found = gather(_once(module, probe, "labels", forward, measure))[0]  # equal on all ranks
     except ValueError as error:
-        if needed or (needed is None and _labelled(module, probe)):
+        if uses_labels or (uses_labels is None and _labelled(module, probe)):
             raise ValueError(f"{whose}: {error}") from error
         return "aligned"
     report(whose, found.reason)
@@ -192,35 +191,28 @@ def _measured(module: Module, probe: ProbeSet, forward: Forward | None) -> Label
     Raises:
         ValueError: if labels contradict the model, or if the model is not causal and the batches have no labels.
     """
-
-    def measure() -> LabelDecision:
-        batches = _first_batches(module, probe)
-        labelled = [b if "labels" in b else text_labels({**b, "labels": text_of(b)}) for b in batches]
-        if all("labels" in b for b in batches):
-            return label_convention(module, labelled, forward)
-        if unread := unread_entries(batches[0]):
-            raise ValueError(
-                f"the batches have no `labels`, but have {', '.join(unread)} with the shape of input_ids. If "
-                f"{unread[0]} contains labels, set `batch: {{labels: {unread[0]}}}`. Otherwise, set `labels: next` to "
-                "use the tokens as labels of a causal model"
-            )
-        try:
-            decision = label_convention(module, labelled, forward)
-        except ValueError:
-            decision = None
-        if decision is None or decision.convention != "next":
-            raise ValueError(
-                f"expected `labels` in the batches, got {', '.join(batches[0])}. The tokens can be the labels of a "
-                "causal model only. If the model is causal, set `labels: next`; otherwise use batches with masks and "
-                "labels from DataCollatorForLanguageModeling or PretrainingCorpus"
-            )
-        return replace(
-            decision,
-            reason=f"the batches have no labels, so the tokens are the labels: {decision.reason}",
+    batches = _first_batches(module, probe)
+    labelled = [b if "labels" in b else text_labels({**b, "labels": text_of(b)}) for b in batches]
+    if all("labels" in b for b in batches):
+        return label_convention(module, labelled, forward)
+    if unread := unread_entries(batches[0]):
+        raise ValueError(
+            f"the batches have no `labels`, but have {', '.join(unread)} with the shape of input_ids. If {unread[0]} "
+            f"contains labels, set `batch: {{labels: {unread[0]}}}`. Otherwise, set `labels: next` to use the tokens "
+            "as labels of a causal model"
         )
-
-    decision = _once(module, probe, "labels", forward, measure)
-    return gather(decision)[0]  # equal on all ranks
+    try:
+        decision = label_convention(module, labelled, forward)
+    except ValueError:
+        decision = None
+    if decision is None or decision.convention != "next":
+        raise ValueError(
+            f"expected `labels` in the batches, got {', '.join(batches[0])}. The tokens can be the labels of a causal "
+            "model only. If the model is causal, set `labels: next`; otherwise use batches with masks and labels from "
+            "DataCollatorForLanguageModeling or PretrainingCorpus"
+        )
+    reason = f"the batches have no labels, so the tokens are the labels: {decision.reason}"
+    return replace(decision, reason=reason)
 
 
 def choose_sites(
@@ -312,28 +304,18 @@ def _answer_weights(
     return _once(module, probe, f"attention of {sorted(sites.items())}", forward, measure)
 
 
-def _check_answer(
-    module: Module, probe: ProbeSet, forward: Forward | None, tokenizer: Any, whose: str, labels: bool
+def _check_logits(
+    module: Module, probe: ProbeSet, forward: Forward | None, tokenizer: Any, fits: bool
 ) -> None:
     """Call the module on the first batch, and report, in one error, what prevents observations.
 
-    The arguments are those of :func:`read_module`; ``labels``: whether the logits must fit the labels.
+    The arguments are those of :func:`read_module`; ``fits``: whether the logits must fit the labels.
 
     Raises:
         ValueError: if there is no batch, if the call fails, if it returns no logits or logits of another shape, or if
             there are more token ids than embeddings.
     """
-
-    def check() -> None:
-        _check_logits(module, _first_batches(module, probe)[0], forward, tokenizer, labels)
-
-    try:
-        _once(module, probe, f"answer {labels}", forward, check)
-    except ValueError as error:
-        raise ValueError(f"{whose}: {error}") from error.__cause__
-
-
-def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokenizer: Any, fits: bool) -> None:
+    batch = _first_batches(module, probe)[0]
     text = text_of(batch)
     with observing(module), torch.no_grad(), _checked_embeddings(module, text, tokenizer):
         try:
@@ -341,7 +323,12 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
         except Exception as error:
             if isinstance(error, ValueError) and _by_lmdyn(error):
                 raise
-            raise ValueError(_failed(module, batch, error)) from error
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(
+                f"lmdyn could not call {type(module).__name__} on the first batch, {seen(batch)}: "
+                f"{type(error).__name__}: {reason}. Name the batch's entries with `batch: {{input_ids: …}}`, or pass "
+                "`forward:`, a function (module, batch) -> logits"
+            ) from error
         logits = logits_of(output)
     if not fits:
         return
@@ -365,15 +352,6 @@ def _check_logits(module: Module, batch: Batch, forward: Forward | None, tokeniz
         )
 
 
-def _failed(module: Module, batch: Batch, error: Exception) -> str:
-    reason = " ".join(str(error).split())
-    return (
-        f"lmdyn could not call {type(module).__name__} on the first batch, {seen(batch)}: {type(error).__name__}: "
-        f"{reason[:300]}. Name the batch's entries with `batch: {{input_ids: …}}`, or pass `forward:`, a function "
-        "(module, batch) -> logits"
-    )
-
-
 def _by_lmdyn(error: BaseException) -> bool:
     """Return whether the error was raised by lmdyn's own code."""
     *_, (raising, _) = walk_tb(error.__traceback__)
@@ -384,32 +362,24 @@ def _by_lmdyn(error: BaseException) -> bool:
 def _checked_embeddings(module: Module, text: Tensor, tokenizer: Any) -> Iterator[None]:
     """Raise an error with a remedy for ids beyond the rows of an embedding; on a GPU they would end the process."""
 
-    def check(embedding: Module, args: tuple[Any, ...]) -> None:
+    def check(embedding: Any, args: tuple[Any, ...]) -> None:
         ids = args[0] if args else None
         if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
             return
-        rows = cast(nn.Embedding, embedding).num_embeddings
-        tokens = (
-            len(tokenizer)
-            if isinstance(tokenizer, Sized) and ids.shape == text.shape and torch.equal(ids, text)
-            else 0
-        )
-        if max(int(ids.max()) + 1, tokens) > rows:
-            what = (
-                f"the tokenizer has {tokens} tokens"
-                if tokens > rows
-                else f"token ids go up to {int(ids.max())}"
-            )
+        rows, highest = embedding.num_embeddings, int(ids.max())
+        tokens = len(tokenizer) if isinstance(tokenizer, Sized) and torch.equal(ids, text) else 0
+        if max(highest + 1, tokens) > rows:
+            over = tokens > rows
+            what = f"the tokenizer has {tokens} tokens" if over else f"token ids go up to {highest}"
             raise ValueError(
                 f"{what}, but an embedding of {type(module).__name__} has {rows} rows: use the model's own tokenizer, "
                 "or call model.resize_token_embeddings(len(tokenizer)) before training"
             )
 
-    # excludes positions with other names
-    plain = [m for m in module.modules() if type(m).forward is nn.Embedding.forward]
     with ExitStack() as hooks:
-        for m in plain:
-            hooks.enter_context(m.register_forward_pre_hook(check))
+        for m in module.modules():
+            if type(m).forward is nn.Embedding.forward:  # excludes positions with other names
+                hooks.enter_context(m.register_forward_pre_hook(check))
         yield
 
 
