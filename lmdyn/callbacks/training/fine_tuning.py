@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -121,16 +122,11 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
     """
     published = PUBLISHED.get(task, PUBLISHED[_BY_KIND[kind]])
     changed, known = changed or {}, vars(published)
-    try:
-        settings = {**changed.get("all", {}), **changed.get(task, {})}
-        if unknown := [name for name in settings if name not in known]:
-            wrong = f"{unknown[0]!r}{did_you_mean(unknown[0], known) or ':'}"
-            raise ValueError(f"fine_tuning of {task}: unknown setting {wrong} expected {', '.join(known)}")
-        return replace(published, **settings)
-    except TypeError as error:
-        raise ValueError(
-            f"fine_tuning of {task}: {error}. Expected a mapping of settings ({', '.join(known)}) to numbers"
-        ) from error
+    settings = {**changed.get("all", {}), **changed.get(task, {})}
+    if unknown := [name for name in settings if name not in known]:
+        wrong = f"{unknown[0]!r}{did_you_mean(unknown[0], known) or ':'}"
+        raise ValueError(f"fine_tuning of {task}: unknown setting {wrong} expected {', '.join(known)}")
+    return replace(published, **settings)
 
 
 class Classifier(nn.Module):
@@ -159,9 +155,9 @@ class Classifier(nn.Module):
                 m.p = how.dropout
         size = int(config.hidden_size)
         self.span = span
-        self.pooled = not span and getattr(encoder, "pooler", None) is not None
+        pooled = getattr(encoder, "pooler", None) is not None
         self.dropout = nn.Dropout(how.classifier_dropout)
-        self.dense = None if span or self.pooled else nn.Linear(size, size)
+        self.dense = None if span or pooled else nn.Linear(size, size)
         self.out = nn.Linear(size, num_labels)
         generator = torch.Generator().manual_seed(seed)
         spread = float(getattr(config, "initializer_range", 0.02))
@@ -218,7 +214,8 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
             optimizer, lambda step: warmup_decay_factor(step / how.updates, how.warmup / how.updates)
         )
         losses = []
-        for rows in _batches(task.train.lengths, how, np.random.default_rng(seed)):
+        batches = _batches(task.train.lengths, how.batch_size, np.random.default_rng(seed))
+        for rows in islice(batches, how.updates):
             batch = _collate([task.train[i] for i in rows], task.pad_id, device)
             loss = _loss(model(batch), batch, task.kind)
             optimizer.zero_grad(set_to_none=True)
@@ -232,10 +229,9 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
 
 
 def _batches(
-    lengths: npt.NDArray[np.int64], how: FineTuning, random: np.random.Generator
+    lengths: npt.NDArray[np.int64], size: int, random: np.random.Generator
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the rows of each update: every epoch in another order, with examples of similar length together."""
-    size, done = how.batch_size, 0
     while True:
         order = random.permutation(len(lengths))
         batches = []
@@ -244,11 +240,7 @@ def _batches(
             some = order[start : start + 50 * size]
             some = some[np.argsort(lengths[some], kind="stable")]
             batches += [some[i : i + size] for i in range(0, len(some), size)]
-        for i in random.permutation(len(batches)):
-            yield batches[i]
-            done += 1
-            if done == how.updates:
-                return
+        yield from (batches[i] for i in random.permutation(len(batches)))
 
 
 def _collate(examples: Sequence[Mapping[str, Any]], pad_id: int, device: torch.device) -> dict[str, Tensor]:
