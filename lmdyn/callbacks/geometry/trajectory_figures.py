@@ -106,7 +106,7 @@ def _draw(
         named = zip(*places.T, parents.index, (looks[parent]["color"] for parent in parents), strict=True)
         labels.append(sorted(named, key=lambda at: -math.hypot(*at[:2])))  # outer points have room
     panels.figure.suptitle(title)
-    panels.legend(of_all=True, title="most frequent class" if any(parents) else None)
+    panels.legend(title="most frequent class" if any(parents) else None)
     fig.lay_out(panels.figure, panels.figure.get_dpi())  # once: labels inside the panels do not change it
     for ax, of in zip(panels, labels, strict=True):
         fig.label_points(ax, of, fontsize=6.5)

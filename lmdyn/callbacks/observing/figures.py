@@ -92,9 +92,9 @@ class Panels:
         for ax in self.grid[:, 0]:
             ax.set_ylabel(label, **text)
 
-    def legend(self, *, of_all: bool = False, **legend: Any) -> None:
-        """Add one :func:`outer_legend` for the top right panel's lines, or for those of all panels."""
-        outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
+    def legend(self, **legend: Any) -> None:
+        """Add one :func:`outer_legend` for the lines of all panels, beside the top right one."""
+        outer_legend(self.grid[0, -1], of=list(self), **legend)
 
 
 @in_style

@@ -146,7 +146,7 @@ def _figure(observations: DataFrame, facets: Sequence[_Facet]) -> Figure:
         ax.set_xlabel("")
         ax.tick_params(labelbottom=False)  # the same below
     if of_sites or len({tuple(facet.lines) for facet in facets}) == 1:
-        replace(panels, number=len(facets)).legend(of_all=True)
+        replace(panels, number=len(facets)).legend()
     else:  # other lines in panels, in the same colours: one legend for equal ones below each other
         one_column = panels.grid.shape[1] == 1
         for _, run in groupby(enumerate(facets), lambda at: tuple(at[1].lines) if one_column else at[0]):

@@ -124,5 +124,5 @@ def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:
         ax.set_xlabel("rank by frequency, of the types\ncompared (1: most frequent)")
         ax.tick_params(labelbottom=True, labelleft=True)
     panels.set_ylabel(_SCORE)
-    panels.legend(of_all=True)
+    panels.legend()
     return panels.figure

@@ -29,12 +29,11 @@ def summary_picture(found: Finding) -> Figure:
     figure.suptitle(textwrap.fill(found.sentence, _LETTERS), x=0.01, ha="left", fontsize=8)
     axes = figure.subplots()
     for name, course in drawn.items():
-        course = course.dropna()
         label = "\n".join(textwrap.wrap(str(name), _LONGEST)[:2])
-        axes.plot(course.index.to_numpy(dtype=float), course.to_numpy(dtype=float), marker=".", label=label)
+        axes.plot(course.dropna(), marker=".", label=label)
     if found.whole is not None:
         whole = wide(found.whole.rows, "line").iloc[:, 0]
-        axes.plot(whole.index, whole, color="black", lw=2.2, marker=".", label="over everything")
+        axes.plot(whole, color="black", lw=2.2, marker=".", label="over everything")
     set_step_axis(axes, lines.index)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.label.set_fontsize(8)

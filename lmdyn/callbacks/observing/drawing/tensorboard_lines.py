@@ -50,10 +50,10 @@ def charted(observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame, 
         if name not in charts and len(charts) == _MOST_CHARTS:
             continue
         charts.add(name)
-        few = chart.rows[chart.rows["line"].isin(list(dict.fromkeys(chart.rows["line"]))[:_MOST_LINES])]
+        few = chart.rows[chart.rows["line"].isin(chart.rows["line"].unique()[:_MOST_LINES])]
         known = few[few["value"].notna()]
         if chart.by:
-            lines[name] = dict(zip(known["line"], known["value"], strict=True))
+            lines[name] = known.set_index("line")["value"].to_dict()
         elif len(known):
             own[name] = float(known["value"].iloc[0])
         for tag in scalar_tags(f"{observer}_details", few.drop(columns="line")):
