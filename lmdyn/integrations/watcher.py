@@ -53,7 +53,6 @@ class Watcher:
         folder: the run's folder.
         start: step at which the model stands.
         checkpoints: steps of checkpoints; None for none.
-        about: entries of checkpoints.
         lock: of the folder, held by rank 0.
 
     Attributes:
@@ -68,11 +67,10 @@ class Watcher:
         folder: Path,
         start: int,
         checkpoints: Steps | None,
-        about: Mapping[str, Any],
         lock: FolderLock,
     ) -> None:
         self.model, self.observers, self.folder = model, list(observers), folder
-        self._recording, self._checkpoints, self._about = recording, checkpoints, about
+        self._recording, self._checkpoints = recording, checkpoints
         self._followers: list[Any] = [o for o in self.observers if o.follows_updates]
         self._at = Progress(start)
         self._saved: int | None = None
@@ -203,7 +201,7 @@ class Watcher:
         content = {
             "state_dict": self.model.state_dict(),
             "global_step": self._at.step,
-            "lmdyn": {**asdict(self._at), **COUNTED, **self._about},
+            "lmdyn": {**asdict(self._at), **COUNTED, "tokenizer": "tokenizer"},
         }
         path.parent.mkdir(exist_ok=True)
         write_file(path, lambda unfinished: torch.save(content, unfinished))
@@ -286,15 +284,10 @@ def watch(
     if not isinstance(schedule, Steps | None):
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)
-    lacking = [
-        name
-        for name in ("__len__", "all_special_ids", "convert_ids_to_tokens")
-        if not hasattr(tokenizer, name)
-    ]
-    if tokenizer is not None and lacking:
+    if tokenizer is not None and not hasattr(tokenizer, "all_special_ids"):
         raise ValueError(
-            f"tokenizer has type {type(tokenizer).__name__}, which has no {', '.join(lacking)}: expected a tokenizer "
-            "of transformers, such as PreTrainedTokenizerFast(tokenizer_object=…), or None to name tokens by ids"
+            f"tokenizer has type {type(tokenizer).__name__}: expected a tokenizer of transformers, such as "
+            "PreTrainedTokenizerFast(tokenizer_object=…), or None to name tokens by ids"
         )
     check_names(observers)
     if watched := [o.name for o in observers if o in _WATCHING]:
@@ -348,8 +341,7 @@ def watch(
                 optimizer=optimizer, keep=step is not None,
             )  # fmt: skip
         loggers = loggers_of(logger, folder, step) if rank == 0 else []
-        about = {"tokenizer": "tokenizer"} if tokenizer is not None else {}
-        watcher = Watcher(model, observers, Recording(loggers), folder, step or 0, saving, about, lock)
+        watcher = Watcher(model, observers, Recording(loggers), folder, step or 0, saving, lock)
         watcher._begin(continued=step is not None)
         undo.pop_all()
         _WATCHING.update(observers)

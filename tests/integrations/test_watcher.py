@@ -328,10 +328,7 @@ def test_refusals_leave_the_folder_free(tmp_path):
             {"probe": PROBE[0]},
             r"`probe` is a mapping: expected batches, such as \[batch\] or a DataLoader",
         ),
-        (
-            {"tokenizer": ["a", "b"]},
-            "tokenizer has type list, which has no all_special_ids, convert_ids_to_tokens: expected",
-        ),
+        ({"tokenizer": ["a", "b"]}, "tokenizer has type list: expected a tokenizer of transformers"),
         ({"train": iter(TRAIN)}, "`train` is an iterator, which counting would use up"),
         ({"probe": Rows()}, r"rows of the Dataset cannot be stacked .*collate_fn"),
         ({"logger": 3}, "logger is 3: expected 'tensorboard', an object with"),

@@ -451,11 +451,8 @@ def _in_step(
     batch: dict[str, Any] | None = None
     for before, batch in probe.counted(rank, world_size):
         yield batch, before
-    if own < most and batch is None:  # a rank without batches
-        batch = next(probe.batches())
     for _ in range(most - own):
-        assert batch is not None
-        yield batch, None
+        yield batch or next(probe.batches()), None  # a rank without batches reads another's
 
 
 class Reader:

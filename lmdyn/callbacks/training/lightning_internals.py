@@ -214,12 +214,10 @@ def continue_events(logger: Any, step: int) -> None:
     def write_once(event: Any, step: Any = None, walltime: float | None = None) -> None:
         values = event.summary.value
         new = [v for v in values if (v.tag, int(step or 0)) not in there]
-        if len(new) < len(values):
+        if new or not values:
             del values[:]
             values.extend(new)
-            if not new:
-                return
-        write(event, step, walltime)
+            write(event, step, walltime)
 
     write(Event(session_log=SessionLog(status=SessionLog.START)), step + 1)
     hide_lines(logger, step)

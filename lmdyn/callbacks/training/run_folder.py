@@ -61,7 +61,7 @@ def claim_folder(trainer: L.Trainer, checkpoint: Any = None, *, restarts: bool =
         ValueError: if the folder holds the observations of another run.
     """
     path = None if checkpoint is None else Path(checkpoint).absolute()
-    logger = trainer.loggers[0] if trainer.loggers else None
+    logger = trainer.logger
     if trainer.fast_dev_run:  # type: ignore[attr-defined] # Lightning sets it undeclared
         folder = Path(tempfile.mkdtemp(prefix="lmdyn-fast-dev-run-"))
         weakref.finalize(trainer, shutil.rmtree, folder, ignore_errors=True)
