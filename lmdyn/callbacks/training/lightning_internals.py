@@ -204,7 +204,7 @@ def continue_events(logger: Any, step: int) -> None:
         return
     if logger._kwargs.get("purge_step") is not None:
         return
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.compat.proto.event_pb2 import Event
 
     # None after a training that this logger has seen to its end
     writer = logger.experiment._get_file_writer()
@@ -219,7 +219,7 @@ def continue_events(logger: Any, step: int) -> None:
             values.extend(new)
             write(event, step, walltime)
 
-    write(Event(session_log=SessionLog(status=SessionLog.START)), step + 1)
+    write(Event(session_log={"status": "START"}), step + 1)
     hide_lines(logger, step)
     writer.add_event = write_once
 

@@ -3,17 +3,20 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import lightning as L
 from torch.optim import Optimizer
 
+from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks.training.updates import updates
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class TimeBudget(L.Callback):
     """Trains for a given time, with a learning rate that rises and then decreases to 0 at its end.
 
@@ -52,16 +55,12 @@ class TimeBudget(L.Callback):
         0.0
     """
 
-    def __init__(self, hours: float, warmup_share: float = 0.06, every_n_steps: int = 10) -> None:
-        if not hours > 0:
-            raise ValueError(f"hours is {hours}: expected a number above 0")
-        if not 0 <= warmup_share < 1:
-            raise ValueError(f"warmup_share is {warmup_share}: expected a share of the budget in [0, 1)")
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps is {every_n_steps}: expected a number from 1")
-        self.hours = hours
-        self.warmup_share = warmup_share
-        self.every_n_steps = every_n_steps
+    hours: Annotated[float, Above(0)]
+    warmup_share: Annotated[float, From(0), Above(-1, 1)] = 0.06
+    every_n_steps: Annotated[int, From(1)] = 10
+
+    def __post_init__(self) -> None:
+        check_fields(self)
         self._now: Callable[[], float] = time.monotonic
         self._forget()
 

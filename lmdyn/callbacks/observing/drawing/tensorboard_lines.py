@@ -93,7 +93,7 @@ class Lines:
         self._places: dict[str, tuple[pd.DataFrame, _Shown]] = {}
         for line in {path.parent for path in self._folder.glob(f"*/events.out.tfevents.*{_SUFFIX}")}:
             if hidden:
-                self._append(line, _start(hidden[0]))
+                self._append(line, step=hidden[0], session_log={"status": "START"})
 
     def read(self, observer: Any, scalars: pd.DataFrame) -> _Shown:
         """Return the values of the run itself, and of the lines of each chart."""
@@ -126,33 +126,31 @@ class Lines:
 
     def write(self, logger: Any, lines: Mapping[str, Mapping[str, float]], step: int) -> None:
         """Write values of lines."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        of_line: dict[str, list[Any]] = {}
+        of_line: dict[str, list[dict[str, Any]]] = {}
         for chart, values in lines.items():
             for line, value in values.items():
-                point = Summary.Value(tag=logged_name(logger, chart), simple_value=value)
+                point = {"tag": logged_name(logger, chart), "simple_value": value}
                 of_line.setdefault(line, []).append(point)
         for line, points in of_line.items():
             folder = self._folder / _folder_name(line)
             if self.hidden and step == self.hidden[0] - 1:  # what a killed process did not write
                 there = shown_points(folder, {step})
-                points = [point for point in points if (point.tag, step) not in there]
-            self._append(folder, Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+                points = [point for point in points if (point["tag"], step) not in there]
+            self._append(folder, step=step, summary={"value": points})
 
-    def _append(self, folder: Path, event: Any) -> None:
+    def _append(self, folder: Path, **event: Any) -> None:
+        """Append an event, given by its fields, to the file of a line."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         path, events = folder / self._file, [event]
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            events = [Event(wall_time=time.time(), file_version="brain.Event:2"), event]
+            events = [{"file_version": "brain.Event:2"}, event]
         with path.open("ab") as file:
             writer = RecordWriter(file)
             for each in events:
-                writer.write(each.SerializeToString())
+                writer.write(Event(wall_time=time.time(), **each).SerializeToString())
 
 
 def _folder_name(line: str) -> str:
@@ -166,9 +164,3 @@ def _folder_name(line: str) -> str:
     name = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", raw[:_LONGEST].decode("utf-8", "ignore"))
     name = name if name.strip(". ") else re.sub(r"[. ]", "_", name)
     return name if name == line else f"{name} {hashlib.sha256(raw).hexdigest()[:6]}"
-
-
-def _start(step: int) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-    return Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
