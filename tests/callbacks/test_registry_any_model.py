@@ -6,13 +6,11 @@ from unittest import mock
 import pandas as pd
 import pytest
 
-import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
 from tests.golden import runs as golden
-from tests.helpers.recorded import check_tags, check_values, logged_tags
 
 pytestmark = pytest.mark.slow
 
@@ -93,29 +91,3 @@ def test_live_equals_replayed(observed):
         assert sorted(live["step"].unique()) == [0, 3]
         pd.testing.assert_frame_equal(live, replayed, check_exact=True)
         assert ObservationStore(run / folder).about() == ObservationStore(out / folder).about()
-
-
-def test_what_was_found_is_a_setting(observed):
-    name, run = observed
-    if MODELS[name] is SHAPLEY:
-        di = pd.read_parquet(run / "observations/interdependence", filters=[("quantity", "==", "di")])
-        assert set(di["site"]) == ({"hidden"} if name.startswith("t5") else {"hidden", "logits"})
-        assert di.groupby("step")["value"].mean().nunique() == 2  # training changes it
-        return
-    settings = {
-        cls: ObservationStore(run / "observations" / snake_case(cls)).about()["settings"]
-        for cls in MODELS[name]
-    }
-    assert settings["LearningCurves"]["labels"] == ("aligned" if name == "t5" else "next")
-    sites = settings["Similarity"]["sites"]
-    assert sum("block" in site for site in sites) == 2
-    assert all(path.startswith("model.") for path in sites.values())
-
-
-def test_tags_and_values_are_declared(observed):
-    name, run = observed
-    for cls in MODELS[name]:
-        logged = logged_tags(getattr(lmdyn.callbacks, cls), run / "observations" / snake_case(cls))
-        assert logged
-        check_tags(getattr(lmdyn.callbacks, cls), snake_case(cls), logged, wanted=lambda quantity: False)
-        check_values(getattr(lmdyn.callbacks, cls), pd.read_parquet(run / "observations" / snake_case(cls)))

@@ -17,10 +17,8 @@ from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
     continue_csv,
     continue_events,
-    datamodule_of,
     epoch_or_validation_follows,
     trainer_attributes,
-    validation_source,
 )
 from tests.helpers.modules import quiet_trainer
 
@@ -66,10 +64,6 @@ class Watch(L.Callback):
     def __init__(self):
         self.rows = []
 
-    def setup(self, trainer, pl_module, stage):
-        self.source = validation_source(trainer, pl_module)
-        self.datamodule = datamodule_of(trainer)
-
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.rows.append((accumulates_gradients(trainer), epoch_or_validation_follows(trainer)))
 
@@ -87,14 +81,6 @@ def test_what_lightning_does_after_a_batch():
     assert plain.rows == [(True, False), (True, False), (False, False), (False, True)]
     checked, _ = fit(WithValidation(), DATA, val_check_interval=2)
     assert checked.rows == [(False, False), (False, True), (False, False), (False, True)]
-
-
-def test_where_validation_data_is():
-    assert fit(Module(), DATA)[0].source is None
-    assert fit(WithValidation(), DATA)[0].source.__class__ is WithValidation
-    own = DataLoader(torch.ones(2, 2))
-    assert fit(WithValidation(), DATA, own)[0].source is own
-    assert fit(Module(), DATA)[0].datamodule is None
 
 
 def test_a_copy_of_a_module_leaves_its_trainer_out():
