@@ -138,6 +138,9 @@ class Checkpoint(Reference):
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
         return Checkpoint(self.path, self.class_path, self.forward, self.step)
 
+    def __deepcopy__(self, memo: Any) -> "Checkpoint":
+        return Checkpoint(self.path, self.class_path, self.forward, self.step)
+
 
 class Checkpoints(Reference):
     """Checkpoints of several runs whose folders differ in one part; each is a separate reference.
