@@ -172,8 +172,7 @@ def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> N
 def where_curves_are(logger: Any) -> str:
     """Return how to view the curves of a logger: a command, an address or a path."""
     if isinstance(logger, TensorBoardLogger):
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logger.log_dir)]
-        return shlex.join(command)
+        return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", str(logger.log_dir)])
     if isinstance(logger, WandbLogger):
         # no address offline
         return str(logger.experiment.url or f"wandb sync {Path(logger.experiment.dir).parent}")

@@ -92,12 +92,9 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
         what: What = "data"
         try:
             if run is None:  # any module has what is read of it
-                scratch = Run(Path(folder), tokenizer_of(data, module), token_counts_of(data), data)  # type: ignore[arg-type]
-            else:
-                scratch = replace(
-                    run, log_dir=Path(folder), datamodule=run.datamodule if data is None else data
-                )
-            own.attach(scratch)
+                run = Run(Path(folder), tokenizer_of(data, module), token_counts_of(data))  # type: ignore[arg-type]
+            data = run.datamodule if data is None else data
+            own.attach(replace(run, log_dir=Path(folder), datamodule=data))
             what = "module"
             own.bind(module)
             what = "observation"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,16 +164,15 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
     return loader[0]
 
 
-_SAID: set[str] = set()
-"""Messages reported since an observer last read its data."""
+_SAID: defaultdict[str, set[str]] = defaultdict(set)
+"""Messages reported since an observer last read its data, by observer."""
 
 
 def report(whose: str, message: str) -> None:
     """Report a decision for an observer to the user, once, in Lightning's log, which is shown by default."""
-    line = f"{whose}: {message}"
-    if line not in _SAID:
-        _SAID.add(line)
-        rank_zero_info(line)
+    if message not in _SAID[whose]:
+        _SAID[whose].add(message)
+        rank_zero_info(f"{whose}: {message}")
 
 
 def warn(whose: str, message: str) -> None:
@@ -183,9 +183,9 @@ def warn(whose: str, message: str) -> None:
 
 def reported(whose: str) -> list[str]:
     """Return the messages reported for an observer since it was last attached."""
-    return sorted(line.removeprefix(f"{whose}: ") for line in _SAID if line.startswith(f"{whose}: "))
+    return sorted(_SAID[whose])
 
 
 def forget_reported(whose: str) -> None:
     """Forget the messages of an observer, so that decisions for another run are reported again."""
-    _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})
+    _SAID.pop(whose, None)
