@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 
 from lmdyn.runs.checkpoint_files import checkpoint_step
@@ -36,8 +35,7 @@ def claim_folder(lock: FolderLock, folder: Path, step: int | None) -> str | None
             "if the training continues, say at which step the model stands: lmdyn.watch(…, step=…)"
         )
     if later:
-        names = (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{f'_{i}' if i else ''}" for i in count())
-        aside = next(p for p in (folder / "later_steps" / name for name in names) if not p.exists())
+        aside = folder / "later_steps" / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         for path in later:
             to = aside / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -25,18 +25,15 @@ def loggers_of(logger: Any, folder: Path, step: int | None) -> list[Any]:
     """
     if logger is None:
         return []
+    if logger == "tensorboard":
+        known = any(folder.glob("events.out.tfevents.*"))
+        logger = TensorBoardLogger(save_dir=folder, name="", version="")
+        if known and step is None:
+            hide_events(logger)
     if isinstance(logger, Logger):
         if step is not None:
             continue_events(logger, step)
         return [logger]
-    if logger == "tensorboard":
-        known = any(folder.glob("events.out.tfevents.*"))
-        made = TensorBoardLogger(save_dir=folder, name="", version="")
-        if known and step is None:
-            hide_events(made)
-        elif known:
-            continue_events(made, step or 0)
-        return [made]
     if hasattr(logger, "add_scalar"):
         writer = _Writer(logger)
         if step is not None:
