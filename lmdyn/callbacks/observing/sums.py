@@ -94,16 +94,12 @@ def tabulate(
     """
     plain: list[dict[str, Any]] = []
     tables: list[DataFrame] = []
-    reasons: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if isinstance(row, DataFrame):
             tables.append(row)
         else:
             place, values = row
-            found = [{"quantity": q, **place, "value": v} for q, v in values.items() if v is not None]
-            for one in (one for one in found if isinstance(one["value"], str)):
-                reasons.setdefault(one["value"], []).append(one)
-            plain += found
+            plain += [{"quantity": q, **place, "value": v} for q, v in values.items() if v is not None]
     columns = ["quantity", "site", *groups, "value"]
     parts = [part for part in (DataFrame(plain), *tables) if len(part)]
     undefined = np.concatenate([np.zeros(0, dtype=bool), *(_texts(part["value"]) for part in parts)])
@@ -124,7 +120,8 @@ def tabulate(
     if why and broken:
         sites = ", ".join(filter(None, broken))
         warn(name, f"values are not finite at step {step}{f' in {sites}' if sites else ''}: {why}")
-    for reason, held in reasons.items():
+    for reason in dict.fromkeys(one["value"] for one in plain if isinstance(one["value"], str)):
+        held = [one for one in plain if one["value"] == reason]
         some = "; ".join(", ".join(map(str, list(one.values())[:-1])) for one in held[:_MOST_PLACES])
         more = f"; {len(held) - _MOST_PLACES} more" if len(held) > _MOST_PLACES else ""
         warn(name, f"no value at step {step} of ({some}{more}): {reason}")

@@ -1,5 +1,6 @@
 """The charts of an observer: a quantity by group is one chart, with a line for each group, named in words."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,9 +98,8 @@ def _of_quantity(name: str, rows: DataFrame, where: Collection[str]) -> Iterator
         whole = rows[rows[column].isna()]
         averaged += [column] if not len(whole) and len(set(rows[column])) > 1 else []
         rows = whole if len(whole) else rows
-    rows = rows[["step", *texts, "value"]].reset_index(drop=True)
-    if rows.duplicated(["step", *texts]).any():  # of numbers such as heads, or of several runs
-        rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index()
+    # of numbers such as heads, or of several runs
+    rows = rows.groupby(["step", *texts], sort=False)["value"].mean().reset_index()
     rows = rows.assign(quantity=name)
     separate = [c for c in _SEPARATE if c in texts]
     depth = (rows[texts] != "").sum(axis=1)
@@ -116,13 +116,11 @@ def _of_quantity(name: str, rows: DataFrame, where: Collection[str]) -> Iterator
         fixed |= {c: str(part[c].iloc[0]) for c in texts if c in where and len(set(part[c])) == 1}
         columns = tuple(c for c in texts if c not in fixed)
         by = fixed.get("by", "")
-        known = list(part[[*columns]].drop_duplicates().itertuples(index=False, name=None))
-        words = [_line(columns, row, by) for row in known]
-        unlike = {
-            row: line for row, line in zip(known, words, strict=True) if line and words.count(line) == 1
-        }
-        keys = part[[*columns]].itertuples(index=False, name=None)
-        part = part.assign(line=[unlike.get(row) or ", ".join(map(str, row)) for row in keys])
+        keys = list(part[[*columns]].itertuples(index=False, name=None))
+        words = {row: _line(columns, row, by) for row in keys}
+        alike = Counter(words.values())
+        lines = {row: line if alike[line] == 1 else "" for row, line in words.items()}
+        part = part.assign(line=[lines[row] or ", ".join(map(str, row)) for row in keys])
         what = column_words(by) if by else ", ".join(dict.fromkeys(map(column_words, columns)))
         if reference := fixed.get("reference"):
             what += f", compared with {reference.replace('_', ' ')}"
