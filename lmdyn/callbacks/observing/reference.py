@@ -135,15 +135,9 @@ class Checkpoint(Reference):
         """Use a module instead of a checkpoint that does not exist yet, in checks before it is written."""
         self._loaded = path.absolute(), "", module
 
-<<<<<<< HEAD
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
         return Checkpoint(self.path, self.class_path, self.forward, self.step)
 
-    def __deepcopy__(self, memo: Any) -> "Checkpoint":
-        return Checkpoint(self.path, self.class_path, self.forward, self.step)
-
-=======
->>>>>>> 96773e2b (Reports are kept by observer; requirements replace one run)
 
 class Checkpoints(Reference):
     """Checkpoints of several runs whose folders differ in one part; each is a separate reference.
