@@ -47,26 +47,26 @@ def block_similarity(
     """
     functions = known_measures(measures)
     whole = parts[0] if len(parts) == 1 else CrossCovariance.combine(parts) if parts else CrossCovariance()
-    values = {
-        name: value_or_reason(lambda function=function: function(whole.pair()))  # type: ignore[misc]
-        for name, function in functions.items()
-    }
+    values: dict[str, float | str] = {}
+    for name, function in functions.items():
+        values[name] = value_or_reason(lambda: function(whole.pair()))  # noqa: B023
     known = {name: value for name, value in values.items() if isinstance(value, float)}
     few = (
         f"expected at least {least} blocks of sentences, got {len(parts)}: observe more text, or text with the "
         "tokenizer's end-of-sentence token after each sentence"
     )
-    more: dict[str, float | str] = {}
-    for end in ("low", "high") * bool(bootstrap) + ("corrected", "error") * jackknife:
-        more |= {f"{name}_{end}": few if len(parts) < least and name in known else np.nan for name in values}
-    if bootstrap and len(parts) >= least:
+    enough, more = len(parts) >= least, {}
+    if bootstrap and enough:
         more |= _intervals(parts, known, draw_blocks(len(parts), bootstrap, seed).tolist(), confidence)
-    if jackknife and len(parts) >= least and known:
+    if jackknife and enough and known:
         for name, found in jackknife_similarity(parts, list(known)).items():
             more |= {f"{name}_corrected": float(found.value), f"{name}_error": float(found.error)}
-    found_ends = ("", "_low", "_high", "_corrected", "_error")
-    every = values | more
-    ordered = {q: every[q] for name in values for end in found_ends if (q := f"{name}{end}") in every}
+    ordered: dict[str, float | str] = {}
+    for name, value in values.items():
+        ordered[name] = value
+        for end in ("low", "high") * bool(bootstrap) + ("corrected", "error") * jackknife:
+            unknown = few if not enough and name in known else np.nan
+            ordered[f"{name}_{end}"] = more.get(f"{name}_{end}", unknown)
     if "svcca" in values:
         ranks = whole.svcca_ranks() if "svcca" in known else (np.nan, np.nan)
         ordered |= {"rank": float(ranks[0]), "reference_rank": float(ranks[1])}
