@@ -127,7 +127,7 @@ class LinearReadouts:
 
     def __call__(self, features: Float[Tensor, "times n d"]) -> Float[Tensor, "times n"]:
         """Predict with each readout from the features of its time."""
-        return _read(features, self.weight, self.bias)
+        return torch.baddbmm(self.bias[:, None, None], features, self.weight[..., None])[..., 0]
 
 
 def train_linear_readouts(
@@ -168,11 +168,12 @@ def train_linear_readouts(
     with torch.enable_grad():
         weight = torch.zeros(times, d, device=device, dtype=dtype, requires_grad=True)
         bias = torch.zeros(times, device=device, dtype=dtype, requires_grad=True)
+        readouts = LinearReadouts(weight, bias)
         optimizer = torch.optim.Adam([weight, bias], lr=how.learning_rate)
         for _ in range(how.epochs):
             order = torch.randperm(n, generator=generator).to(device)
             for rows in order.split(how.batch_size):
-                errors = _read(features[:, rows], weight, bias) - targets[rows]
+                errors = readouts(features[:, rows]) - targets[rows]
                 optimizer.zero_grad(set_to_none=True)
                 errors.square().mean(1).sum().backward()
                 optimizer.step()
@@ -203,10 +204,6 @@ def _least_squares(features: Tensor, targets: Tensor, ridge: float) -> LinearRea
         biases.append(y.mean() - mean @ weight)
     found = torch.stack(weights), torch.stack(biases)
     return LinearReadouts(*(t.to(features.device, features.dtype) for t in found))
-
-
-def _read(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.baddbmm(bias[:, None, None], features, weight[..., None])[..., 0]
 
 
 @torch.no_grad()

@@ -18,7 +18,6 @@ from lmdyn.analysis.checked_fields import Above, From, check_fields
 from lmdyn.analysis.inspection.predictions import hits
 from lmdyn.analysis.probing.probes import (
     Linear,
-    Targets,
     adam,
     generator,
     loss_gradient,
@@ -127,14 +126,16 @@ class Spans:
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+@torch.enable_grad()
 def fit(
     classifier: EdgeClassifier, parts: Sequence[Spans], num_classes: int, task: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Train probes of all sites for one task; return micro-F1 on the test and the development part, and updates."""
     train, validation, test = parts
     loss = classifier.answers if train.labels.ndim == 1 else "sigmoid"
-    model = _Probes(train, num_classes, loss)
-    device, number = train.features.device, train.features.shape[1]
+    device, (_, number, width) = train.features.device, train.features.shape
+    sizes = train.features.new_empty(0, number, train.index.shape[1] * width)
+    model = Linear(sizes, (num_classes,))
     order = generator(classifier.seed, "order", task)
     best = [p.detach().clone() for p in model.parameters]
     best_f1 = torch.full((number,), -1.0, dtype=torch.float64)
@@ -146,7 +147,9 @@ def fit(
             epoch = torch.randperm(len(train), generator=order).to(device, non_blocking=True)
             rows = list(reversed(epoch.split(classifier.batch_size)))
         optimizer.zero_grad()
-        model.backward(train, rows.pop())
+        batch = rows.pop()
+        z = model.logits(train.means(batch))
+        z.backward(_gradient(z.detach(), train.labels[batch], loss))
         optimizer.step()
         if update % classifier.evaluate_every and update < classifier.max_updates:
             continue
@@ -166,8 +169,15 @@ def fit(
     return f1, best_f1, best_update
 
 
+def _gradient(z: Tensor, y: Tensor, loss: Loss) -> Tensor:
+    """Turn logits into the gradient of the loss with respect to them, in place."""
+    if loss == "softmax":
+        return loss_gradient(z, y[:, None], z.new_ones(len(y), 1), z.shape[-1:])
+    return z.sigmoid_().sub_(one_hot(y, z.shape[-1])).div_(z[0].numel())
+
+
 @torch.no_grad()
-def _score(model: "_Probes", spans: Spans, loss: Loss) -> Tensor:
+def _score(model: Linear, spans: Spans, loss: Loss) -> Tensor:
     """Compute micro-F1, (S,) float64 on the CPU."""
     found = spans.index.new_zeros(len(model.weight), dtype=torch.float64)
     answers, gold = found.long(), 0
@@ -221,29 +231,6 @@ def micro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """Convert labels (N,) to integers 0 and 1, (N, C); labels with one column per class are unchanged."""
     return F.one_hot(labels, num_classes) if labels.ndim == 1 else labels.long()
-
-
-# ------------------------------------------------------------------------------------------ the probes
-
-
-class _Probes(Linear):
-    """Linear classifiers z = x W + b of the means."""
-
-    def __init__(self, spans: Spans, num_classes: int, loss: Loss) -> None:
-        width = spans.index.shape[1] * spans.features.shape[2]
-        sizes = spans.features.new_empty(0, spans.features.shape[1], width)
-        super().__init__(sizes, Targets(("",), (num_classes,), spans.labels))
-        self._loss = loss
-
-    @torch.enable_grad()
-    def backward(self, spans: Spans, rows: Tensor) -> None:
-        """Compute the gradients of the parameters."""
-        z, y = self.logits(spans.means(rows)), spans.labels[rows]
-        of_z = z.detach()
-        if self._loss == "softmax":
-            z.backward(loss_gradient(of_z, y[:, None], z.new_ones(len(y), 1), self.num_classes))
-        else:
-            z.backward(of_z.sigmoid_().sub_(one_hot(y, z.shape[-1])).div_(z[0].numel()))
 
 
 @dataclass(frozen=True)

@@ -142,12 +142,12 @@ class Linear:
 
     Args:
         x: (…, S, d) features, from which sizes, type and device are taken.
-        targets: targets, from which the number of classes is taken.
+        num_classes: number of classes of each task.
     """
 
-    def __init__(self, x: Tensor, targets: Targets) -> None:
+    def __init__(self, x: Tensor, num_classes: tuple[int, ...]) -> None:
         sites, width = x.shape[-2:]
-        self.num_classes = targets.num_classes
+        self.num_classes = num_classes
         self.weight = x.new_zeros(sites, width, sum(self.num_classes))
         self.bias = x.new_zeros(sites, 1, sum(self.num_classes))
         self.parameters = [self.weight, self.bias]
@@ -206,7 +206,7 @@ def initial_probes(
 ) -> Probes:
     """Return untrained probes of features x (n, S, d)."""
     if classifier.kind == "linear":
-        return Linear(x, targets)
+        return Linear(x, targets.num_classes)
     hidden_size = max(1, x.shape[-1]) if classifier.hidden_size is None else classifier.hidden_size
     return MLP(x, targets, sites, hidden_size, classifier.seed)
 
@@ -426,13 +426,10 @@ def diagnostic_probe(
         train_set, test_set = _with_control_tasks(sets, classifier.seed)
 
     blocks = torch.zeros(len(test_set.labels), dtype=torch.long) if test_blocks is None else test_blocks.cpu()
-    number = int(blocks.max()) + 1
-    order = blocks.argsort(stable=True)
-    parts = [
-        (i, rows) for i in range(number) for rows in order[blocks[order] == i].split(_CHUNK) if len(rows)
-    ]
-    counts = torch.stack([test_set.rows(order[blocks[order] == i]).counts for i in range(number)])
-    shape = number, len(train_features), len(train_set.names)
+    of_blocks = [(blocks == i).nonzero()[:, 0] for i in range(int(blocks.max()) + 1)]
+    parts = [(i, part) for i, rows in enumerate(of_blocks) for part in rows.split(_CHUNK) if len(part)]
+    counts = torch.stack([test_set.rows(rows).counts for rows in of_blocks])
+    shape = len(of_blocks), len(train_features), len(train_set.names)
     correct, nll = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     for sites in same_width(train_features):
         rows = [list(train_features).index(site) for site in sites]
@@ -639,22 +636,16 @@ def _targets(
 def _with_control_tasks(sets: Sequence[tuple[Targets, Tensor, str]], seed: int) -> tuple[Targets, Targets]:
     """Return train and test targets with the control task of each task after all tasks."""
     base = sets[0][0]
-    distributions = [base.class_counts(task) for task in range(len(base.names))]
+    names = (*base.names, *(f"control task of {task}" for task in base.names))
     extended = []
     for targets, types, name in sets:
-        columns = []
-        for column, (task, distribution) in enumerate(zip(base.names, distributions, strict=True)):
-            control = control_labels(types.cpu().long(), distribution, seed=stable_hash(seed, task))
-            columns.append(torch.where(targets.labels[:, column] == IGNORED, IGNORED, control))
+        columns = [*targets.labels.unbind(1)]
+        for number, task in enumerate(base.names):
+            control = control_labels(types.cpu(), base.class_counts(number), seed=stable_hash(seed, task))
+            columns.append(torch.where(columns[number] == IGNORED, IGNORED, control))
             if not (columns[-1] != IGNORED).any():
                 raise ValueError(f"{name}: expected types >= 0 of labelled tokens of task {task!r}, got none")
-        extended.append(
-            Targets(
-                (*base.names, *(f"control task of {task}" for task in base.names)),
-                base.num_classes * 2,
-                torch.cat([targets.labels, torch.stack(columns, 1)], 1),
-            )
-        )
+        extended.append(Targets(names, base.num_classes * 2, torch.stack(columns, 1)))
     return extended[0], extended[1]
 
 

@@ -50,13 +50,14 @@ class StateDecoder:
         self._outputs: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
         self._ran = False
 
-    @torch.no_grad()
     def logits(
         self,
         batch: Batch,
         state: Float[Tensor, "batch time hidden"],
         positions: Bool[Tensor, "batch time"],
         forward: Forward | None = None,
+        *,
+        exact: bool = False,
     ) -> Float[Tensor, "n vocab"]:
         """Compute the logits at some positions of a batch, from ``state``.
 
@@ -66,22 +67,12 @@ class StateDecoder:
             positions: whether to predict at each position; n are True.
             forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging
                 Face's arguments.
+            exact: whether the layers return the state in at least float32.
 
         Raises:
             ValueError: if the logits are not computed from the outputs of these layers, as in ELECTRA, whose logits
                 are its generator's.
         """
-        return self._logits(batch, state, positions, forward)
-
-    def _logits(
-        self,
-        batch: Batch,
-        state: Tensor,
-        positions: Tensor,
-        forward: Forward | None,
-        *,
-        exact: bool = False,
-    ) -> Tensor:
         with self._layers_return(state, exact=exact):
             found = logits_at(self._module, batch, positions, forward)
         if not self._ran:
@@ -170,8 +161,8 @@ class RetrainedDecoder(nn.Module):
         >>> at = torch.tensor([[False, True, True]])
         >>> batch, labels = {"input_ids": torch.tensor([[1, 5, 7]])}, torch.tensor([2, 3])
         >>> read = States(batch, at, labels, {"0": torch.ones(1, 3, 8)})
-        >>> sorted(name for name in RetrainedDecoder(StateDecoder(model), read).names if "bias" not in name)
-        ['albert.embeddings.word_embeddings.weight', 'predictions.LayerNorm.weight', 'predictions.dense.weight']
+        >>> sorted(tuple(p.shape) for p in RetrainedDecoder(StateDecoder(model), read).trained)
+        [(4,), (4,), (4,), (4, 8), (9,), (9, 4)]
     """
 
     def __init__(self, decoder: StateDecoder, example: States, forward: Forward | None = None) -> None:
@@ -199,11 +190,6 @@ class RetrainedDecoder(nn.Module):
             name: p for name, p in exact.items() if p.dtype != own[name].dtype and name not in found
         }
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the trained parameters in the module."""
-        return tuple(name.removeprefix("module.") for name in self._names)
-
     def _read(self, values: Mapping[str, Tensor], batch: Batch, state: Tensor, positions: Tensor) -> Tensor:
         found = torch.func.functional_call(self._reader[0], dict(values), (batch, state, positions))
         return cast(Tensor, found)
@@ -228,7 +214,7 @@ class _Reader(nn.Module):
         self._decoder, self._forward = decoder, forward
 
     def forward(self, batch: Batch, state: Tensor, positions: Tensor) -> Tensor:
-        return self._decoder._logits(batch, state, positions, self._forward, exact=True)
+        return self._decoder.logits(batch, state, positions, self._forward, exact=True)
 
 
 def retrain_decoders(

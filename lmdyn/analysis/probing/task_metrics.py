@@ -253,7 +253,7 @@ def best_spans(
         max_length: maximum number of positions of a span.
 
     Raises:
-        ValueError: if ``max_length`` is below 1, or if the shapes differ.
+        ValueError: if the shapes differ.
 
     Reference: Devlin et al. 2019, section 4.3.
 

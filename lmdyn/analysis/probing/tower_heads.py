@@ -281,8 +281,7 @@ class _Course:
 
     def __init__(self, patience: int | None) -> None:
         self._patience = patience
-        self._best: dict[str, float] = {}
-        self._weights: dict[str, dict[str, Tensor]] = {}
+        self._best: dict[str, tuple[float, dict[str, Tensor]]] = {}
         self._halved: dict[str, int] = {}
 
     @property
@@ -295,15 +294,14 @@ class _Course:
 
     def look(self, heads: Mapping[str, nn.Module], losses: Sequence[float]) -> None:
         for (name, head), value in zip(heads.items(), losses, strict=True):
-            best = self._best.get(name, math.inf)
+            best, _ = self._best.get(name, (math.inf, {}))
             self._halved[name] = self._halved.get(name, 0) + int(not value < best - _IMPROVES)
             if value < best:
-                self._best[name] = value
-                self._weights[name] = {k: v.detach().clone() for k, v in head.state_dict().items()}
+                self._best[name] = value, {k: v.detach().clone() for k, v in head.state_dict().items()}
 
     def restore(self, heads: Mapping[str, nn.Module]) -> None:
         """Restore the weights of the lowest held-out loss."""
-        for name, weights in self._weights.items():
+        for name, (_, weights) in self._best.items():
             heads[name].load_state_dict(weights)
 
 
