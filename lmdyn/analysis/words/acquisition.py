@@ -466,10 +466,8 @@ def _maximum_likelihood(
         return -torch.where(exact, -0.5 * z**2 - log_sigma, between).sum()
 
     def value(p: Numbers) -> tuple[float, Numbers]:
-        parameters = torch.from_numpy(p).requires_grad_()
-        found = loss(parameters)
-        (slope,) = torch.autograd.grad(found, parameters)
-        return float(found.detach()), slope.numpy()
+        slope, found = torch.func.grad_and_value(loss)(torch.from_numpy(p))
+        return float(found), slope.numpy()
 
     def curvature(p: Numbers) -> Numbers:
         hessian = torch.autograd.functional.hessian(loss, torch.from_numpy(p))

@@ -31,7 +31,6 @@ __all__ = [
     "sample_correlations",
     "unigram_entropy",
     "without_structure",
-    "word_classes",
     "word_tags",
 ]
 
@@ -271,7 +270,7 @@ def sample_correlations(
         of_sample = torch.where(sample, means, torch.nan)
         if of_sample.isinf().any():
             yield "", name, math.nan
-        elif not _is_frequency_sample(name) or int((~of_sample.isnan()).sum()) >= 3:
+        elif not name.endswith(("no_top20", "count100")) or int((~of_sample.isnan()).sum()) >= 3:
             x, y = _of_words(of_sample, frequency)
             rho = pearson(x, y)
             yield "", name, "" if math.isnan(rho) else rho
@@ -322,38 +321,6 @@ def word_tags(
         return torch.full(tag_counts.shape[:1], -1, device=tag_counts.device)
     top, tag = tag_counts.max(dim=1)
     return torch.where((2 * top > counts) & (top >= min_count), tag, -1)
-
-
-def word_classes(
-    tag_counts: Mapping[str, Int[Tensor, "types"]],
-    counts: Int[Tensor, "types"],
-    special: Bool[Tensor, "types"],
-    *,
-    min_count: int = 100,
-) -> tuple[list[str], dict[str, Bool[Tensor, "types"]]]:
-    """Return the tag of each word type, empty for none, and the words of open and closed classes.
-
-    Args:
-        tag_counts: (types,) occurrences of each word under each tag, by Universal POS.
-        counts: (types,) occurrences of each word, tagged or not.
-        special: (types,) which of them are no words.
-        min_count: see :func:`word_tags`.
-    """
-    tags = list(tag_counts)
-    tag = word_tags(torch.stack([*tag_counts.values()], 1), counts, min_count=min_count).where(~special, -1)
-    is_open = torch.tensor([name in OPEN_CLASSES for name in tags])[tag]
-    names = [tags[i] if i >= 0 else "" for i in tag.tolist()]
-    return names, {"open": (tag >= 0) & is_open, "closed": (tag >= 0) & ~is_open}
-
-
-def _is_frequency_sample(name: str) -> bool:
-    """Return whether this is the name of a sample by frequency, within or without classes.
-
-    Example:
-        >>> [_is_frequency_sample(name) for name in ("closed_no_top20", "count100", "closed")]
-        [True, True, False]
-    """
-    return name.endswith("no_top20") or name.startswith("count100")
 
 
 def without_structure(

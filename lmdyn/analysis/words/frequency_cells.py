@@ -11,7 +11,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_classes
+from lmdyn.analysis.words.concentration import CLOSED_CLASSES, OPEN_CLASSES, word_tags
 from lmdyn.analysis.words.frequency_matching import match_frequency
 
 __all__ = ["BLOCKS", "FrequencyCells", "class_samples", "frequency_ranks", "frequency_samples", "word_rows"]
@@ -114,7 +114,10 @@ def class_samples(
         )
     columns = table.iloc[: len(special)][["count", *tags]]
     count, *of_tags = torch.from_numpy(columns.to_numpy(dtype="int64").T.copy())
-    upos, samples = word_classes(dict(zip(tags, of_tags, strict=True)), count, special, min_count=min_count)
+    tag = word_tags(torch.stack(of_tags, 1), count, min_count=min_count).where(~special, -1)
+    is_open = torch.tensor([name in OPEN_CLASSES for name in tags])[tag]
+    upos = [tags[i] if i >= 0 else "" for i in tag.tolist()]
+    samples = {"open": (tag >= 0) & is_open, "closed": (tag >= 0) & ~is_open}
     if matched_size is not None:
         try:
             ids = [words.nonzero()[:, 0] for words in samples.values()]
@@ -146,14 +149,14 @@ def word_rows(
     for name in ("open", "closed"):
         if name in samples:
             classes[samples[name].numpy()] = name
-    labels = DataFrame([part[0] for part in parts], columns=["quantity", "site", "role"])
-    ids = torch.cat([ids for _, ids, _ in parts]).numpy()
-    table = labels.loc[labels.index.repeat([len(ids) for _, ids, _ in parts])].reset_index(drop=True)
+    places, ids, values = zip(*parts, strict=True)
+    labels = DataFrame(places, columns=["quantity", "site", "role"])
     # taken from columns of text: creating these from lists of strings takes most of an observation
-    for name, texts in (("pos_class", classes), ("word", words), ("upos", upos)):
-        table[name] = pd.Series(texts).take(ids).array
-    values = torch.cat([values for *_, values in parts])
-    return table.assign(value=values.where(values.isfinite(), torch.nan).numpy())
+    labels = labels.loc[labels.index.repeat([*map(len, ids)])].reset_index(drop=True)
+    texts = DataFrame({"pos_class": classes, "word": words, "upos": upos}).take(torch.cat(ids).numpy())
+    value = torch.cat(values)
+    value = value.where(value.isfinite(), torch.nan)
+    return pd.concat([labels, texts.reset_index(drop=True)], axis=1).assign(value=value.numpy())
 
 
 class FrequencyCells:

@@ -174,7 +174,7 @@ class NgramModels:
             for key, one in compared.scores(None if after is None else after[part], smoothings):
                 found.setdefault(key, []).append(one)
         return {
-            key: NgramScores(*(np.concatenate([getattr(p, name) for p in parts]) for name in _SCORES))
+            key: NgramScores(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
             for key, parts in found.items()
         }
 
@@ -197,8 +197,7 @@ class NgramModels:
             if context < 0 or level.starts[context] == level.starts[context + 1]:
                 continue
             nodes = np.arange(level.starts[context], level.starts[context + 1])
-            counts = self._counts(n, nodes, lower=n < order)
-            less = self._less(n, counts, lower=n < order)
+            counts, less = self._discounted(n, nodes, lower=n < order)
             ends = (counts - less).cumsum()
             chosen = random.random() * counts.sum()
             if chosen < ends[-1]:
@@ -239,8 +238,7 @@ class NgramModels:
 
     def _interpolation(self, n: int, children: _Children, lower: bool) -> tuple[Floats, Floats]:
         """Return the discounted share of each n-gram, and the weight of the order before, of each context."""
-        counts = self._counts(n, children.nodes, lower)
-        less = self._less(n, counts, lower)
+        counts, less = self._discounted(n, children.nodes, lower)
         totals = children.sums(counts)
         left = children.sums(less) / np.maximum(totals, 1)
         return (counts - less) / totals[children.rows], np.where(totals > 0, left, 1.0)
@@ -250,22 +248,12 @@ class NgramModels:
         found = self.log_probabilities(order, list(np.asarray(texts)))
         return -float(np.mean([text[1:] for text in found]))
 
-    def _counts(self, n: int, nodes: Ints, lower: bool) -> Floats:
-        """Return the counts of n-grams: for lower orders of Kneser-Ney, the numbers of different words before them."""
+    def _discounted(self, n: int, nodes: Ints, lower: bool) -> tuple[Floats, Floats]:
+        """Return counts of n-grams, or of different words before them for lower orders, and their discounts."""
         level = self.counts.levels[n - 1]
-        counts = level.counts[nodes].astype(np.float64)
-        if not lower:
-            return counts
-        preceding = level.preceding[nodes]
-        return np.where(preceding > 0, preceding, counts)
-
-    def _less(self, n: int, counts: Floats, lower: bool) -> Floats:
-        """Return the discount of each count."""
-        discounts = self._lower_discounts[n - 1] if lower else self._discounts[n - 1]
-        return np.asarray(discounts[np.minimum(counts, 3).astype(int)])
-
-
-_SCORES = ("kl", "cross_entropy", "log_probability")
+        counts = (_adjusted(level, nodes) if lower else level.counts[nodes]).astype(np.float64)
+        discounts = (self._lower_discounts if lower else self._discounts)[n - 1]
+        return counts, discounts[np.minimum(counts, 3).astype(int)]
 
 
 def _plogp(p: ArrayLike) -> Floats:
@@ -282,8 +270,9 @@ def _taken(values: NDArray[Any], at: Ints) -> Floats:
     return found
 
 
-def _adjusted(level: NgramLevel) -> NDArray[Any]:
-    return np.where(level.preceding > 0, level.preceding, level.counts)
+def _adjusted(level: NgramLevel, nodes: Ints | slice = slice(None)) -> NDArray[Any]:
+    preceding = level.preceding[nodes]
+    return np.where(preceding > 0, preceding, level.counts[nodes])
 
 
 def _discounts(counts: ArrayLike) -> Floats:

@@ -251,9 +251,10 @@ class EncodedTexts:
     ) -> tuple[tuple[list[int], npt.NDArray[np.float64]], Any]:
         """Return the pieces that rows of equal length predict, with their values, and what the model continues from."""
         ids = torch.tensor([row.input_ids for row in rows], device=device_of(module))
+        places = [(b, i) for b, row in enumerate(rows) for i, _ in row.asked]
+        row, column = torch.tensor(places, dtype=torch.long, device=ids.device).view(-1, 2).T
         at = torch.zeros_like(ids, dtype=torch.bool)
-        for b, row in enumerate(rows):
-            at[b, [i for i, _ in row.asked]] = True
+        at[row, column] = True
         if cached or past is not None:
             logits, past = _continued(module, ids, at, past, before)
         else:
@@ -261,10 +262,7 @@ class EncodedTexts:
         logits = logits.to(at_least_float32(logits))
         asked = [piece for row in rows for _, piece in row.asked]
         # a place may predict several texts' pieces
-        places = (at.flatten().cumsum(0) - 1).view_as(at).tolist()
-        of_row = ids.new_tensor(
-            [places[b][i] for b, row in enumerate(rows) for i, _ in row.asked], dtype=torch.long
-        )
+        of_row = (at.flatten().cumsum(0) - 1).view_as(at)[row, column]
         targets = torch.from_numpy(self.ids[asked]).to(ids.device)
         if len(targets) and int(targets.max()) >= logits.shape[-1]:
             raise ValueError(
@@ -385,16 +383,9 @@ def word_surprisals(pieces: "pandas.DataFrame", texts: Sequence[str] | None = No
     import pandas as pd
 
     grouped = pieces.groupby(["text", "word_index"], sort=False)
-    sums = grouped[["log_probability", "surprisal"]].sum(skipna=False)
-    words = pd.concat(
-        [
-            grouped["word"].first(),
-            grouped.size().rename("pieces"),
-            sums,
-            grouped[["rank", "entropy"]].nth(0).set_axis(sums.index),
-        ],
-        axis=1,
-    )
+    words = grouped[["word"]].first().assign(pieces=grouped.size())
+    words[["log_probability", "surprisal"]] = grouped[["log_probability", "surprisal"]].sum(skipna=False)
+    words[["rank", "entropy"]] = grouped[["rank", "entropy"]].nth(0).set_axis(words.index)
     if texts is not None:
         spelled = {
             (number, i): word for number, text in enumerate(texts) for i, word in enumerate(text.split())
