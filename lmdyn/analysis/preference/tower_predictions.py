@@ -79,10 +79,8 @@ class TowerPredictions:
     def __init__(self, vocab_size: int, towers: int) -> None:
         self.vocab_size = vocab_size
         self.towers = towers
-        self._pairs = torch.triu_indices(towers, towers)  # of the products, row by row
         # a row for each type and half, the first for positions that do not count; a column for each sum
-        columns = 1 + 2 * towers + self._pairs.shape[1]
-        self._sums = torch.zeros(2 * vocab_size + 1, columns, dtype=torch.float64)
+        self._sums = torch.zeros(2 * vocab_size + 1, 1 + 2 * towers + towers**2, dtype=torch.float64)
 
     def update(
         self,
@@ -110,9 +108,8 @@ class TowerPredictions:
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
 
         p = log_p.exp()
-        # indexing by self._pairs would synchronize
-        products = [p[tower] * p[tower:] for tower in range(self.towers)]
-        terms = torch.cat([torch.ones_like(p[:1]), p, log_p, *products])
+        products = (p[:, None] * p).flatten(0, 1)
+        terms = torch.cat([torch.ones_like(p[:1]), p, log_p, products])
         self._sums = self._sums.to(p.device)  # copies to the device in the first update only
         self._sums.index_add_(0, row, terms.T)
 
@@ -137,27 +134,23 @@ class TowerPredictions:
         # Raw moments are acceptable here, unlike elsewhere: a variance is precise to a few roundings of the mean
         # square, so its root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n, far below what is
         # reported.
-        one, other = self._pairs
-        upper = sums[1 + 2 * K :] / count - probability[one] * probability[other]
-        deviation = upper[one == other].clamp(min=0).sqrt()
-        bound = deviation[one] * deviation[other]  # Cauchy–Schwarz, which only rounding violates
-        upper = upper.clamp(-bound, bound)
-        covariance = upper.new_empty(K, K, self.vocab_size)
-        covariance[one, other] = covariance[other, one] = torch.where(count >= 2, upper, torch.nan)
-        half_counts, half_probabilities, half_logs = zip(
-            *(means_of(half, K) for half in by_half), strict=True
-        )
+        covariance = sums[1 + 2 * K :].unflatten(0, (K, K)) / count - probability[:, None] * probability
+        deviation = covariance.diagonal().T.clamp(min=0).sqrt()
+        bound = deviation[:, None] * deviation  # Cauchy–Schwarz, which only rounding violates
+        covariance = torch.where(count >= 2, covariance.clamp(-bound, bound), torch.nan)
+        half_count, half_probability, half_log_probability = means_of(by_half, K)
         return Predictions(
             count=count,
             probability=probability,
             log_probability=log_probability,
             covariance=covariance,
-            half_count=torch.stack(half_counts),
-            half_probability=torch.stack(half_probabilities),
-            half_log_probability=torch.stack(half_logs),
+            half_count=half_count,
+            half_probability=half_probability,
+            half_log_probability=half_log_probability,
         )
 
 
 def means_of(sums: Tensor, towers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return count (V,), mean probability and mean log-probability (K, V) of the sums (column, V)."""
-    return sums[0], sums[1 : 1 + towers] / sums[0], sums[1 + towers : 1 + 2 * towers] / sums[0]
+    """Return count (…, V), mean probability and mean log-probability (…, K, V) of the sums (…, column, V)."""
+    count, p, log_p = sums[..., : 1 + 2 * towers, :].split([1, towers, towers], -2)
+    return count.squeeze(-2), p / count, log_p / count

@@ -4,6 +4,13 @@ import math
 
 __all__ = ["error_on_scale", "from_scale", "to_scale"]
 
+_RANGES = {
+    "plain": (-math.inf, math.inf),
+    "fisher": (-1.0, 1.0),
+    "logit": (0.0, 1.0),
+    "log": (0.0, math.inf),
+}
+
 
 def to_scale(value: float | int, scale: str) -> float:
     """Transform a number to a scale: Fisher's z of a correlation, the logit of a share, the logarithm of a ratio.
@@ -24,7 +31,9 @@ def to_scale(value: float | int, scale: str) -> float:
         >>> round(to_scale(0.5, "fisher"), 4), to_scale(0.5, "logit"), to_scale(1.0, "log"), to_scale(1.0, "fisher")
         (0.5493, 0.0, 0.0, inf)
     """
-    low, high = _range(scale)
+    if scale not in _RANGES:
+        raise ValueError(f"scale must be one of {', '.join(_RANGES)}, got {scale!r}")
+    low, high = _RANGES[scale]
     if not low <= value <= high and not math.isinf(value) and not math.isnan(value):
         raise ValueError(f"scale {scale!r} requires numbers from {low} to {high}, got {value}")
     if scale == "plain" or math.isnan(value):
@@ -45,28 +54,13 @@ def from_scale(value: float | int, scale: str) -> float:
         >>> [round(from_scale(to_scale(0.3, scale), scale), 9) for scale in ("fisher", "logit", "log", "plain")]
         [0.3, 0.3, 0.3, 0.3]
     """
-    low, high = _range(scale)
-    if scale == "plain" or math.isnan(value):
+    if scale == "plain":
         return value
-    if math.isinf(value):
-        return low if value < 0 else high
     if scale == "fisher":
         return math.tanh(value)
     if scale == "logit":
         return 1 / (1 + math.exp(-value)) if value > 0 else math.exp(value) / (1 + math.exp(value))
     return math.exp(value)
-
-
-def _range(scale: str) -> tuple[float, float]:
-    ranges = {
-        "plain": (-math.inf, math.inf),
-        "fisher": (-1.0, 1.0),
-        "logit": (0.0, 1.0),
-        "log": (0.0, math.inf),
-    }
-    if scale not in ranges:
-        raise ValueError(f"scale must be one of {', '.join(ranges)}, got {scale!r}")
-    return ranges[scale]
 
 
 def error_on_scale(value: float | int, error: float, scale: str) -> float:
