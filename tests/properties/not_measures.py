@@ -44,7 +44,7 @@ _WHY = {
         geometry.effective_dimension.participation_ratio geometry.group_cells.GroupCells
         geometry.sampled_rows.SampledRows similarity.scatter.{Axes,Pair,Side}
         similarity.kernels.{structure_of,subsample} similarity.block_covariances.* similarity.block_similarity.*
-        similarity.block_jackknife.value_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
+        similarity.block_jackknife.values_or_nan similarity.divergence.DivergenceSums similarity.sweep.known_measures
         words.concentration.{mean_entropies,sample_correlations}
         interdependence.pair_statistics.pair_statistics
         interdependence.lstm_layers.{initial_state,run_layers,real_steps}

@@ -1,6 +1,6 @@
 """Jackknife of similarity measures over blocks of sentences, computed from sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
 
@@ -12,7 +12,7 @@ from lmdyn.analysis.similarity.scatter import Pair
 from lmdyn.analysis.similarity.sweep import known_measures
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 
-__all__ = ["jackknife_similarity", "value_or_nan"]
+__all__ = ["jackknife_similarity", "values_or_nan"]
 
 
 def jackknife_similarity(
@@ -57,19 +57,24 @@ def jackknife_similarity(
     whole = CrossCovariance.combine(there)
     if "svcca" in functions:
         functions["svcca"] = partial(svcca_of, directions=ranks_of(whole.pair()))
-    estimate = {name: float(function(whole.pair())) for name, function in functions.items()}
-    left_out: dict[str, list[float]] = {name: [] for name in functions}
-    for part in there:
-        rest = whole.without(part)
-        for name, function in functions.items():
-            left_out[name].append(value_or_nan(function, rest))
+    estimates = [float(function(whole.pair())) for function in functions.values()]
+    left_out = values_or_nan(functions, (whole.without(part) for part in there))
     sizes = [part.n for part in there]
-    return {name: jackknife(estimate[name], left_out[name], sizes) for name in functions}
+    return {
+        name: jackknife(estimate, values, sizes)
+        for (name, values), estimate in zip(left_out.items(), estimates, strict=True)
+    }
 
 
-def value_or_nan(function: Callable[[Pair], Tensor], covariance: CrossCovariance) -> float:
-    """Return a measure of some of the blocks; NaN if they have fewer directions than it requires, or are constant."""
-    try:
-        return float(function(covariance.pair()))
-    except ValueError:
-        return nan
+def values_or_nan(
+    functions: Mapping[str, Callable[[Pair], Tensor]], covariances: Iterable[CrossCovariance]
+) -> dict[str, list[float]]:
+    """Return measures of some of the blocks; NaN if they have fewer directions than one requires, or are constant."""
+    values: dict[str, list[float]] = {name: [] for name in functions}
+    for covariance in covariances:
+        for name, function in functions.items():
+            try:
+                values[name].append(float(function(covariance.pair())))
+            except ValueError:
+                values[name].append(nan)
+    return values

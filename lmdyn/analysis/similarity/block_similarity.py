@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from lmdyn.analysis.similarity.block_jackknife import jackknife_similarity, value_or_nan
+from lmdyn.analysis.similarity.block_jackknife import jackknife_similarity, values_or_nan
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.sweep import known_measures
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
@@ -84,12 +84,8 @@ def value_or_reason(measure: Callable[[], Tensor]) -> float | str:
 def _intervals(
     parts: Sequence[CrossCovariance], values: dict[str, float], draws: Sequence[list[int]], confidence: float
 ) -> dict[str, float]:
-    functions = known_measures(list(values))
-    resampled: dict[str, list[float]] = {name: [] for name in values}
-    for weights in draws:
-        drawn = CrossCovariance.combine(parts, weights)
-        for name, function in functions.items():
-            resampled[name].append(value_or_nan(function, drawn))
+    drawn = (CrossCovariance.combine(parts, weights) for weights in draws)
+    resampled = values_or_nan(known_measures(list(values)), drawn)
     ends: dict[str, float] = {}
     for name, found in resampled.items():
         low, high = basic_interval(values[name], [v for v in found if v == v], confidence)

@@ -12,7 +12,7 @@ from lmdyn.analysis.similarity.cca import cca_of, correlations_of, pwcca_of, ran
 from lmdyn.analysis.similarity.cka import linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
 from lmdyn.analysis.similarity.scatter import Cut, Pair, Side
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["CrossCovariance"]
@@ -145,19 +145,13 @@ class CrossCovariance:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
-        rank, world_size = rank_and_world_size()
-        if world_size == 1:
+        own = self._sums
+        found = gather(None if own is None else (own.centre.cpu(), own.widths))
+        if len(found) == 1 or not any(found):
             return
-        found = gather(None if self._sums is None else self._sums.widths)
-        if not any(found):
-            return
-        source, width = next((r, width) for r, width in enumerate(found) if width is not None)
-        sums = self._sums
-        if sums is None:
-            sums = _Sums.zeros(torch.zeros(sum(width), dtype=torch.float64), width)
-        # a broadcast, as a sum of which all terms except one are 0
-        centre = all_reduce_sum(sums.centre if rank == source else torch.zeros_like(sums.centre))
-        self._sums = sums.about(centre).reduced()
+        centre, widths = next(one for one in found if one is not None)
+        sums = _Sums.zeros(centre, widths) if own is None else own
+        self._sums = sums.about(centre.to(sums.centre.device)).reduced()
         self._pair = self._sides = self._of = None
 
     @classmethod
