@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -230,25 +229,17 @@ def pooled_states(
     pooled = torch.zeros(len(times), len(examples), int(config.hidden_size), device=device)
     decoder, f = StateDecoder(encoder), None
     rank, world_size = rank_and_world_size()
-    for rows in _of_one_length(examples.lengths, batch_tokens)[rank::world_size]:
-        batch = {
-            name: torch.from_numpy(np.stack([examples[i][name] for i in rows])).to(device) for name in names
-        }
-        at = torch.from_numpy(rows).to(device)
+    batches: list[Tensor] = []
+    for length in np.unique(examples.lengths):
+        rows = torch.from_numpy(np.flatnonzero(examples.lengths == length))
+        batches += rows.split(max(1, batch_tokens // int(length)))
+    for at in batches[rank::world_size]:
+        read = [examples[i] for i in at.tolist()]
+        batch = {name: torch.from_numpy(np.stack([e[name] for e in read])).to(device) for name in names}
         f = f or EncoderMap(encoder, batch)
         for k, (_, x) in enumerate(states_at(f, batch, times)):
             pooled[k, at] = decoder.pooled(batch, x).float()
     return all_reduce_sum(pooled)
-
-
-def _of_one_length(lengths: npt.NDArray[np.int64], batch_tokens: int) -> list[npt.NDArray[np.int64]]:
-    """Return rows in batches of examples of equal length."""
-    batches = []
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        size = max(1, batch_tokens // int(length))
-        batches += [rows[i : i + size] for i in range(0, len(rows), size)]
-    return batches
 
 
 def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "n"]) -> float:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
+
 from torch import Tensor
 
 from lmdyn.analysis.words.extrema import course_of
@@ -65,10 +67,10 @@ class Sigmoid:
 
     def at(self, steps: npt.ArrayLike) -> Numbers:
         """Return its values at steps above 0."""
-        from scipy.special import expit
-
         x = np.log10(np.asarray(steps, np.float64))
-        return np.asarray(self.lower + (self.upper - self.lower) * expit((self.xmid - x) / self.scale))
+        return np.asarray(
+            self.lower + (self.upper - self.lower) * scipy.special.expit((self.xmid - x) / self.scale)
+        )
 
     def step(self, value: float) -> float:
         """Return the step at which it has a value; NaN if it has it nowhere.
@@ -112,40 +114,33 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
 
     Reference: Chang & Bergen 2022, section 5.
     """
-    from scipy.optimize import least_squares
-    from scipy.special import expit
-
     at, y = _observations(steps, surprisals)
     x, span = np.log10(at), float(np.log10(at[-1] / at[0]))
     # of given places and scales the best ends are linear: the best of a grid is where the search begins
     middles = np.linspace(-0.5, 1.5, 2 * _GRID) * span + x[0]
     xmid, scale = (of.ravel() for of in np.meshgrid(middles, span / np.geomspace(2, 200, _GRID)))
-    shapes = expit((xmid[:, None] - x) / scale[:, None])
+    shapes = scipy.special.expit((xmid[:, None] - x) / scale[:, None])
     shapes -= shapes.mean(1, keepdims=True)
     spread = (shapes**2).sum(1)
-    explained = np.divide(
-        (shapes @ (y - y.mean())) ** 2, spread, out=np.zeros_like(spread), where=spread > _FLAT
-    )
+    explained = (shapes @ (y - y.mean())) ** 2 / np.where(spread > _FLAT, spread, np.inf)
     best = int(explained.argmax())
 
     def residuals(p: Numbers) -> Numbers:
         slope = np.exp(np.clip(-p[3], *_SLOPES))
-        return np.asarray(p[0] + (p[1] - p[0]) * expit((p[2] - x) * slope) - y)
+        return np.asarray(p[0] + (p[1] - p[0]) * scipy.special.expit((p[2] - x) * slope) - y)
 
     def derivatives(p: Numbers) -> Numbers:
         slope = np.exp(np.clip(-p[3], *_SLOPES))
-        share = expit((p[2] - x) * slope)
+        share = scipy.special.expit((p[2] - x) * slope)
         steep = (p[1] - p[0]) * share * (1 - share) * slope
-        free = _SLOPES[0] < -p[3] < _SLOPES[1]
-        of_scale = steep * (x - p[2]) if free else np.zeros_like(x)
-        of_ends = 1 - share, share
-        return np.column_stack([*of_ends, steep, of_scale])
+        of_scale = steep * (x - p[2]) * (_SLOPES[0] < -p[3] < _SLOPES[1])
+        return np.column_stack([1 - share, share, steep, of_scale])
 
-    share = expit((xmid[best] - x) / scale[best])
+    share = scipy.special.expit((xmid[best] - x) / scale[best])
     ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)
     start = [*ends, xmid[best], np.log(scale[best])]
     tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
-    found = least_squares(residuals, start, derivatives, method="lm", **tight).x
+    found = scipy.optimize.least_squares(residuals, start, derivatives, method="lm", **tight).x
     lower, upper, middle, log_scale = map(float, found)
     return Sigmoid(lower, upper, middle, math.exp(log_scale))
 
@@ -191,9 +186,8 @@ def acquisition_step(
         (1000.0, 'interval')
     """
     at, y = _observations(steps, surprisals)
-    given = unigram if criterion == "unigram" else vocabulary
+    name, given = ("unigram", unigram) if criterion == "unigram" else ("vocabulary", vocabulary)
     if given is None:
-        name = "unigram" if criterion == "unigram" else "vocabulary"
         raise ValueError(f"the criterion {criterion!r} requires `{name}`: pass `{name}`")
     if criterion == "2024":
         points, smooth = _smooth(at, y, smoother)
@@ -236,12 +230,10 @@ def _observations(steps: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Numbers,
 
 def _smooth(at: Numbers, y: Numbers, smoother: Smoother) -> tuple[Numbers, Numbers]:
     """Return 1,000 points, in log₁₀ steps, and the values of a spline there."""
-    from scipy.interpolate import make_smoothing_spline
-
     x = np.log10(at)
     points = np.linspace(x[0], x[-1], _POINTS)
     if smoother == "scipy":
-        return points, np.asarray(make_smoothing_spline(x, y)(points))
+        return points, np.asarray(scipy.interpolate.make_smoothing_spline(x, y)(points))
     try:
         from pygam import LinearGAM, s
     except ImportError as error:
@@ -339,15 +331,13 @@ def acquisition_agreement(ages: "pandas.DataFrame") -> float:
     Raises:
         ValueError: with one run.
     """
-    from scipy.stats import spearmanr
-
     table = ages.pivot_table("age", "word", "run").dropna()
     if table.shape[1] < 2 or len(table) < 3:
         raise ValueError(
             f"expected several runs with at least 3 words in common, got {len(table)} words (runs: {table.shape[1]})"
         )
     pairs = combinations(table.to_numpy(dtype=float).T, 2)
-    return float(np.mean([spearmanr(one, other).statistic for one, other in pairs]))
+    return float(np.mean([scipy.stats.spearmanr(one, other).statistic for one, other in pairs]))
 
 
 @dataclass(frozen=True)
@@ -448,8 +438,6 @@ def _maximum_likelihood(
     design: Numbers, ages: "pandas.DataFrame", censoring: str
 ) -> tuple[Numbers, float, Numbers]:
     """Return coefficients, the standard deviation, and the covariance of the coefficients."""
-    from scipy.optimize import minimize
-
     kind = ages["censored"].to_numpy() if censoring != "none" else np.full(len(ages), "")
     exact = torch.from_numpy(kind == "") | (torch.from_numpy(kind == "interval") & (censoring != "interval"))
     known = (ages[name].to_numpy(dtype=np.float64).clip(1e-300, 1e300) for name in ("age", "low", "high"))
@@ -475,7 +463,7 @@ def _maximum_likelihood(
 
     start, *_ = np.linalg.lstsq(design, age.numpy(), rcond=None)
     spread = np.std(age.numpy() - design @ start) + 1e-3
-    found = minimize(
+    found = scipy.optimize.minimize(
         value, np.append(start, np.log(spread)), jac=True, hess=curvature, method="trust-exact", tol=1e-9
     ).x
     covariance: Numbers = np.asarray(np.linalg.inv(curvature(found)), dtype=np.float64)

@@ -129,18 +129,10 @@ def ngram_extrema(observations: "pandas.DataFrame") -> "pandas.DataFrame":
 
     groups = ["quantity", "smoothing", "order", *(["run"] if "run" in observations else [])]
     rows = []
-    for quantity, kind in _EXTREMA.items():
+    for quantity in ("kl", "cross_entropy", "drawn_loss", "pearson", "spearman"):
+        kind: Literal["minimum", "maximum"] = "maximum" if quantity in ("pearson", "spearman") else "minimum"
         courses = observations[observations["quantity"] == quantity].sort_values("step")
         for place, course in courses.groupby(groups, sort=False):
             if one := extremum(course["step"], course["value"], kind):
                 rows.append({**dict(zip(groups, place, strict=True)), **vars(one)})
     return pd.DataFrame(rows, columns=[*groups, "step", "value", "censored"])
-
-
-_EXTREMA: dict[str, Literal["minimum", "maximum"]] = {
-    "kl": "minimum",
-    "cross_entropy": "minimum",
-    "drawn_loss": "minimum",
-    "pearson": "maximum",
-    "spearman": "maximum",
-}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 if TYPE_CHECKING:
     import pandas
@@ -129,8 +130,6 @@ def onset(
         >>> onset([0, 1, 10], [0.48, 0.51, 0.5], 200) is None
         True
     """
-    from scipy.stats import binomtest
-
     at, share = course_of(steps, accuracies)
     count = np.broadcast_to(np.asarray(pairs, np.float64), share.shape)
     if ((share < 0) | (share > 1)).any():
@@ -146,7 +145,7 @@ def onset(
         after = slice(first, end)
         mean = float((share * count)[after].sum() / count[after].sum())
         of_one = int(np.median(count[after]))
-        chance = binomtest(
+        chance = scipy.stats.binomtest(
             round(mean * of_one), of_one, alternative="greater" if above else "two-sided"
         ).pvalue
         if (1 + (drawn >= ratios[first]).sum()) / (_NULL + 1) > level or chance > level:
@@ -172,9 +171,8 @@ def _log_ratio(
     right: npt.NDArray[np.float64], count: npt.NDArray[np.float64], low: float, high: float
 ) -> npt.NDArray[np.float64]:
     """Return the log-likelihood of the best accuracy between two ends, less that of one half."""
-    from scipy.special import xlogy
-
     p = np.clip(right / count, low, high)
+    xlogy = scipy.special.xlogy
     return np.asarray(xlogy(right, 2 * p) + xlogy(count - right, 2 * (1 - p)))
 
 

@@ -355,9 +355,7 @@ class _Comparison:
     def raw(self) -> Iterator[NgramScores]:
         """Yield the scores of relative frequencies, of each order."""
         levels = [(n, self.children(n)) for n in range(2, self.models.order + 1)]
-        seen = np.ones(len(self.rows), bool)
-        for _, children in levels:
-            seen &= np.diff(children.firsts) > 0
+        seen = np.all([np.diff(children.firsts) > 0 for _, children in levels], 0)
         p = self.models._occurrences / self.models._occurrences.sum() + _EPSILON
         entropy = -_plogp(p).sum()
         cross = -self.dense(self._log_more, p)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 __all__ = ["ReadingFit", "reading_fit"]
 
@@ -110,8 +111,7 @@ def _basis(predictors: Numbers) -> Numbers:
     scaled = (predictors - predictors.mean(0)) / np.where(spread > 0, spread, 1)
     products = [scaled[:, i] * scaled[:, j] for i, j in combinations(range(scaled.shape[1]), 2)]
     columns = np.column_stack([np.ones(len(scaled)), scaled, *products])
-    u, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.asarray(u[:, sizes > 1e-10 * sizes.max(initial=0.0)])
+    return np.asarray(scipy.linalg.orth(columns, 1e-10))
 
 
 def _log_likelihood(basis: Numbers, y: Numbers, groups: npt.NDArray[np.int64]) -> float:
@@ -119,8 +119,6 @@ def _log_likelihood(basis: Numbers, y: Numbers, groups: npt.NDArray[np.int64]) -
 
     Times are normal with the covariance σ²(1 + ρ·same group): for a ratio ρ, everything is known by sums of groups.
     """
-    from scipy.optimize import minimize_scalar
-
     n, sizes = len(y), np.bincount(groups)
     rows = np.column_stack([basis, y - y.mean()])
     sums = np.zeros((len(sizes), rows.shape[1]))
@@ -135,6 +133,8 @@ def _log_likelihood(basis: Numbers, y: Numbers, groups: npt.NDArray[np.int64]) -
 
     least = deviance(0.0)
     if len(sizes) > 1:
-        found: Any = minimize_scalar(lambda log: deviance(math.exp(log)), bounds=(-_WIDEST, _WIDEST))
+        found: Any = scipy.optimize.minimize_scalar(
+            lambda log: deviance(math.exp(log)), bounds=(-_WIDEST, _WIDEST)
+        )
         least = min(least, float(found.fun))
     return -0.5 * (n * (1 + math.log(2 * math.pi)) + least)

@@ -164,29 +164,30 @@ class EncodedTexts:
             unread = ("pseudo", pseudo == "rest_of_word") if causal else ("start", start is not None)
             if unread[1]:
                 log.warning("lmdyn scores texts as %s: `%s` has no effect", self.objective, unread[0])
-            firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+            firsts, first = np.cumsum([0, *sizes[:-1]]).tolist(), np.diff(self.text, prepend=-1) > 0
             if not causal:
                 shift = int(self.objective == "mntp")
                 if shift:
-                    self.scored[
-                        [at for at, t in zip(firsts, encoded, strict=True) if t.ids and not t.before]
-                    ] = False
+                    self.scored &= ~first | np.array([bool(text.before) for text in encoded])[self.text]
                 self.lengths = [len(t.before) + len(t.ids) + len(t.after) for t in encoded]
-                rows = _masked_rows(encoded, firsts, _mask(tokenizer), context, pseudo, shift)
+                if tokenizer.mask_token_id is None:
+                    raise ValueError(
+                        "lmdyn scores masked tokens, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
+                    )
+                rows = _masked_rows(encoded, firsts, tokenizer.mask_token_id, context, pseudo, shift)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
                 self.start = "".join(tokenizer.convert_ids_to_tokens(before))
-                self.scored[[at for at, n in zip(firsts, sizes, strict=True) if n and not before]] = False
+                self.scored &= ~first | bool(before)
                 self.lengths = [max(0, len(before) + n - 1) for n in sizes]
                 rows = _causal_rows(encoded, firsts, before, context)
                 self.shares = _continues(module, [*before, *self.ids.tolist()], context, forward)
-        scored = ((row.input_ids, [pair for pair in row.asked if self.scored[pair[1]]]) for row in rows)
-        asked = [_Row(ids, pairs) for ids, pairs in scored if pairs]
-        alike: dict[tuple[int, ...], list[_Row]] = defaultdict(list)
-        for row in asked:
-            alike[tuple(row.input_ids)].append(row)
         # equal rows are read once, so that equal texts have equal numbers in batches of any size
-        asked = [_joined(rows) for rows in alike.values()]
+        alike: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+        for row in rows:
+            if pairs := [pair for pair in row.asked if self.scored[pair[1]]]:
+                alike[tuple(row.input_ids)] += pairs
+        asked = [_Row([*ids], pairs) for ids, pairs in alike.items()]
         self._groups = _grouped(asked) if self.shares else [_Group(0, [row]) for row in asked]
 
     def read(
@@ -497,14 +498,6 @@ def _start(
     if not isinstance(token, int) or (token == tokenizer.unk_token_id and start != tokenizer.unk_token):
         raise ValueError(f"start must be a token of the tokenizer, or '' for none, got {start!r}")
     return [token]
-
-
-def _mask(tokenizer: "transformers.PreTrainedTokenizerBase") -> int:
-    if tokenizer.mask_token_id is None:
-        raise ValueError(
-            "lmdyn scores masked tokens, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
-        )
-    return int(tokenizer.mask_token_id)
 
 
 def _causal_rows(
