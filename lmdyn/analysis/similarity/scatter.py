@@ -175,12 +175,8 @@ class Side:
 
     @cached_property
     def exact_axes(self) -> Axes:
-        """Compute the axes from QR and singular value decomposition of X itself, exact for any spectrum."""
+        """Compute the axes from the singular value decomposition of X itself, exact for any spectrum."""
         assert self.samples is not None
-        if self.n > self.d:
-            q, r = torch.linalg.qr(self.samples)
-            u, values, vt = torch.linalg.svd(r, full_matrices=False)
-            return Axes(values, vt.T, q @ u)
         u, values, vt = torch.linalg.svd(self.samples, full_matrices=False)
         return Axes(values, vt.T, u)
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 import torch
-
 from torch import Tensor
 
 from lmdyn.analysis.words.extrema import course_of

@@ -193,10 +193,9 @@ class NgramModels:
         contexts = self.counts.ending(before)[:, -1:]
         for n in range(min(order, len(before) + 1), 1, -1):
             level = self.counts.levels[n - 1]
-            context = int(contexts[n - 2, 0])
-            if context < 0 or level.starts[context] == level.starts[context + 1]:
+            nodes = _children(level.starts, contexts[n - 2]).nodes
+            if not len(nodes):
                 continue
-            nodes = np.arange(level.starts[context], level.starts[context + 1])
             counts, less = self._discounted(n, nodes, lower=n < order)
             ends = (counts - less).cumsum()
             chosen = random.random() * counts.sum()

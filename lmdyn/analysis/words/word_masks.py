@@ -142,10 +142,7 @@ def masked_copies(
     tensors = {
         name: value for name, value in batch.items() if isinstance(value, Tensor) and value.shape == shape
     }
-    lengths = torch.full(shape[:1], shape[1], device=chosen.device)
-    if "attention_mask" in tensors:
-        steps = torch.arange(1, shape[1] + 1, device=chosen.device)
-        lengths = (tensors["attention_mask"].ne(0) * steps).amax(1)
+    lengths = (tokens_of(batch) * torch.arange(1, shape[1] + 1, device=chosen.device)).amax(1)
     # similar lengths together, for little padding
     chosen = chosen[lengths[words.row[chosen]].argsort(stable=True)]
     ends = lengths[words.row[chosen]].cpu()

@@ -247,11 +247,3 @@ class TestReliability:
             result = A.split_half_reliability(predictions, torch.tensor(few, dtype=torch.int64))
             assert math.isnan(result.correlation)
             assert math.isnan(result.reliability)
-
-
-def test_most_frequent_tag():
-    counts = torch.tensor([[0, 5, 3], [2, 2, 1], [0, 0, 0], [0, 0, 1]])
-    assert A.most_frequent_tag(counts).tolist() == [1, 0, -1, 2]
-    random = torch.randint(3, (200, 4), generator=torch.Generator().manual_seed(0))
-    for row, tag in zip(random.tolist(), A.most_frequent_tag(random).tolist(), strict=True):
-        assert tag == (row.index(max(row)) if max(row) else -1)

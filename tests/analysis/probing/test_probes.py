@@ -242,25 +242,6 @@ class TestErrors:
             P.DiagnosticClassifier(**settings)
 
 
-class TestSurroundings:
-    @pytest.mark.parametrize("classifier", KINDS)
-    def test_repeatable_and_global_random_state_untouched(self, many, classifier):
-        types = {"train_types": integers(0, 9, 150), "test_types": integers(1, 9, 70)}
-        torch.manual_seed(0)
-        before = torch.random.get_rng_state()
-        one = P.diagnostic_probe(*many, classifier=classifier, **types)
-        code = P.description_length(many[0], many[1], many[4], classifier=classifier)
-        assert torch.equal(before, torch.random.get_rng_state())
-        torch.manual_seed(1)
-        two = P.diagnostic_probe(*many, classifier=classifier, **types)
-        assert torch.equal(one.loss, two.loss)
-        assert torch.equal(one.selectivity, two.selectivity)
-        again = P.description_length(many[0], many[1], many[4], classifier=classifier)
-        assert torch.equal(code.codelength, again.codelength)
-        other = P.diagnostic_probe(*many, classifier=replace(classifier, seed=1))
-        assert not torch.equal(one.loss, other.loss)
-
-
 def test_hits_by_block_add_up():
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(300, 4, generator=g), torch.randint(0, 3, (300,), generator=g)

@@ -102,15 +102,6 @@ def test_first_update_is_adams(monkeypatch):
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=0, atol=1e-5)
 
 
-def test_rates_rise_and_fall_to_zero():
-    rates = [HeadTraining(updates=100).rate(u) for u in range(100)]
-    assert rates.index(max(rates)) == 9
-    assert max(rates) == 1e-3
-    assert rates[0] > 0
-    assert rates[-1] == 0
-    assert rates[9:] == sorted(rates[9:], reverse=True)
-
-
 def mean_loss(head: TowerHead, name: str, held: list[Encoded]) -> float:
     total = sum(float(head.loss(b.encodings[name], b.labels)) for b in held)
     return total / sum(int((b.labels != -100).sum()) for b in held)

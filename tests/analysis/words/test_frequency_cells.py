@@ -82,18 +82,6 @@ def test_means_and_errors_by_band_class_and_matched_sample():
     assert table["chi_gradient_types", "1000+"] != pytest.approx(unweighted, rel=1e-4)  # the control
 
 
-def test_each_word_weighs_the_same():
-    """Where tokens occur as often as they did in training, the mean is that of the words' means."""
-    counts = torch.tensor([1000, 2000, 4000])
-    words = torch.repeat_interleave(torch.arange(3), counts // 100)
-    chi = torch.tensor([0.1, 0.2, 0.6])[words]
-    cells = FrequencyCells(counts, {"": torch.ones(3, dtype=torch.bool)})
-    cells.update("target", words, torch.arange(len(words)) % BLOCKS, {"chi_gradient/h": chi})
-    table = cells.table().set_index(["quantity", "pos_class"])["value"]
-    assert table["chi_gradient_types", "1000+"] == pytest.approx(0.3, rel=1e-6)
-    assert chi.mean().item() == pytest.approx(0.4143, abs=1e-4)  # of tokens
-
-
 def test_the_error_is_the_spread_over_other_texts():
     """Sentences have something in common: an error of independent tokens is far too small."""
     g = torch.Generator().manual_seed(4)
