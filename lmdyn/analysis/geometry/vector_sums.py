@@ -8,13 +8,10 @@ from torch import Tensor
 
 from lmdyn.analysis.geometry.spectrum import Spectrum
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import gather
 from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exact_float, rounding, unit_size
 
 __all__ = ["VectorGeometry", "VectorSums", "anisotropy", "token_kurtosis"]
-
-_CHUNK = 2048  # rows that are added at once: fewer would take longer, since each operation has a fixed cost
-_NUMBERS = 1 << 21  # most numbers that are added at once, 16 MiB in float64
 
 
 def anisotropy(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -115,8 +112,8 @@ class VectorGeometry:
 class VectorSums:
     """Streaming float64 sums of vectors, batch by batch and over ranks.
 
-    Memory is O(d²), and of at most 2,048 vectors that are added together, whatever their number. Sums for moments are
-    taken of x − c, with c the mean of the first vectors.
+    Memory is O(d²), whatever the number of vectors. Sums for moments are taken of x − c, with c the mean of the first
+    batch.
 
     Example:
         >>> x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
@@ -130,49 +127,38 @@ class VectorSums:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[Tensor] = []
-        self._rows = 0
         self._covariance = CrossCovariance()
-        self._units = _UnitMoments()
+        self._centre: Tensor | None = None
         self._sums: dict[str, Tensor] = {}
         self._largest = torch.zeros((), dtype=torch.float64)
         self._dtype, self._width = torch.float64, 0
 
     def update(self, x: Float[Tensor, "n d"]) -> None:
-        """Add n vectors; n may be 0. They are copied.
+        """Add n vectors; n may be 0.
 
         Raises:
             ValueError: if the dimensions are not those of earlier vectors.
         """
         if not x.numel():
             return
-        if self._width and x.shape[1] != self._width:
-            raise ValueError(f"x has {x.shape[1]} dimensions: expected {self._width}, as in earlier vectors")
-        self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
-        self._waiting.append(x.detach().clone())
-        self._rows += len(x)
-        if self._rows >= _CHUNK or self._rows * self._width >= _NUMBERS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        x = torch.cat(self._waiting)
-        self._waiting, self._rows = [], 0
         exact = exact_float(x)
         self._covariance.update(exact, exact[:, :0])
-        self._units.update(exact)
+        self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
         # squares of float64 may overflow; those of narrower types may not
         scaled = unit_size(exact, 1) if x.dtype == torch.float64 else exact
         norms = torch.linalg.vector_norm(scaled, dim=1)
         total, number = _unit_sum(scaled, norms)
         kurtosis = _token_kurtosis(scaled, rounding(self._dtype))
         varies = ~kurtosis.isnan() | ~norms.isfinite()
+        self._centre = exact.mean(0) if self._centre is None else self._centre
+        v = exact - self._centre
+        squares = v.square()
         new = {
             "unit": total,
             "unit_n": number,
             "kurtosis": kurtosis.where(varies, 0).sum(),
             "kurtosis_n": varies.sum().to(exact.dtype),
+            "powers": torch.stack([part.sum(0) for part in (v, squares, v * squares, squares.square())]),
         }
         self._sums = {name: self._sums.get(name, 0) + value for name, value in new.items()}
         largest = torch.maximum(x.amax(), -x.amin()).to(exact.device, torch.float64)
@@ -180,21 +166,22 @@ class VectorSums:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
-        self._flush()
         own = {name: value.cpu() for name, value in self._sums.items()}
-        found = gather((self._width, self._dtype, own, self._largest.cpu()))
+        centre = None if self._centre is None else self._centre.cpu()
+        found = gather((self._covariance.n, self._dtype, centre, self._largest.cpu(), own))
         there = [of for of in found if of[0]]
         if len(found) == 1 or not there:
             return
         self._covariance.reduce()
-        self._units.reduce()
-        self._width, self._dtype, names, _ = there[0]
-        self._sums = {name: torch.stack([of[2][name] for of in there]).sum(0) for name in names}
+        _, self._dtype, self._centre, _, names = there[0]
+        self._width = len(self._centre)
+        for n, _, centre, _, sums in there:
+            sums["powers"] = _moved(sums["powers"], n, centre - self._centre)
+        self._sums = {name: torch.stack([sums[name] for *_, sums in there]).sum(0) for name in names}
         self._largest = torch.stack([of[3] for of in there]).max()  # NaN if one is
 
     def result(self) -> VectorGeometry:
         """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
-        self._flush()
         n = self._covariance.n
         nan = torch.nan
         if n == 0:
@@ -207,61 +194,28 @@ class VectorSums:
             spectrum=Spectrum.of_sums(self._covariance, self._dtype) if n > 1 else None,
             anisotropy=float(_anisotropy(sums["unit"], sums["unit_n"])),
             token_kurtosis=float(sums["kurtosis"] / sums["kurtosis_n"]),
-            unit_kurtosis=self._units.kurtosis(rounding(self._dtype)),
+            unit_kurtosis=self._unit_kurtosis(n),
             largest=float(self._largest),
         )
 
-
-class _UnitMoments:
-    """Sums of the first four powers of v = x − c, by unit, (4, d)."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self.centre: Tensor | None = None
-        self.powers: Tensor | None = None
-
-    def update(self, x: Tensor) -> None:
-        if self.centre is None:
-            self.centre = x.mean(0)
-            self.powers = x.new_zeros(4, x.shape[1])
-        assert self.powers is not None
-        v = x - self.centre
-        squares = v.square()
-        self.n += len(x)
-        self.powers[0] += v.sum(0)
-        self.powers[1] += squares.sum(0)
-        self.powers[2] += v.mul_(squares).sum(0)
-        self.powers[3] += squares.square_().sum(0)
-
-    def about(self, centre: Tensor) -> Tensor:
-        """Return the sums of the powers of x − c' = v + δ, δ = c − c'."""
-        assert self.centre is not None
-        assert self.powers is not None
-        s1, s2, s3, s4 = self.powers
-        d = self.centre - centre.to(self.centre.device)
-        n = self.n
-        return torch.stack(
-            [
-                s1 + n * d,
-                s2 + 2 * d * s1 + n * d**2,
-                s3 + 3 * d * s2 + 3 * d**2 * s1 + n * d**3,
-                s4 + 4 * d * s3 + 6 * d**2 * s2 + 4 * d**3 * s1 + n * d**4,
-            ]
-        )
-
-    def reduce(self) -> None:
-        centre = next(c for c in gather(None if self.centre is None else self.centre.cpu()) if c is not None)
-        powers = centre.new_zeros(4, len(centre)) if self.centre is None else self.about(centre)
-        self.powers, self.centre = all_reduce_sum(powers), centre.to(powers.device)
-        self.n = sum(gather(self.n))
-
-    def kurtosis(self, relative: float) -> float:
+    def _unit_kurtosis(self, n: int) -> float:
         """Return the mean over units of n Σv⁴/(Σv²)² − 3 about their means, without constant ones."""
-        assert self.centre is not None
-        assert self.powers is not None
-        mean = self.centre + self.powers[0] / self.n
-        _, s2, _, s4 = self.about(mean)
-        floor = (self.n * (relative * mean).square()).clamp(min=UNDERFLOW)
-        varies = (s2 > floor) | ~s2.isfinite()
-        found = self.n * s4 / s2.where(varies, 1).square() - 3
+        shift = -self._sums["powers"][0] / n
+        _, s2, _, s4 = _moved(self._sums["powers"], n, shift)
+        mean = self._centre - shift
+        varies = (s2 > (n * (rounding(self._dtype) * mean).square()).clamp(min=UNDERFLOW)) | ~s2.isfinite()
+        found = n * s4 / s2.where(varies, 1).square() - 3
         return float(found[varies].mean()) if varies.any() else torch.nan
+
+
+def _moved(powers: Float[Tensor, "4 d"], n: int, d: Float[Tensor, "d"]) -> Float[Tensor, "4 d"]:
+    """Return the sums of the first four powers of v + δ, by unit, from those of n vectors v."""
+    s1, s2, s3, s4 = powers
+    return torch.stack(
+        [
+            s1 + n * d,
+            s2 + 2 * d * s1 + n * d**2,
+            s3 + 3 * d * s2 + 3 * d**2 * s1 + n * d**3,
+            s4 + 4 * d * s3 + 6 * d**2 * s2 + 4 * d**3 * s1 + n * d**4,
+        ]
+    )
