@@ -59,7 +59,7 @@ _WHY = {
         orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError
         orbits.trajectories.{check_precision,check_steps} preference.independent_components.UnusableEmbeddingsError""",
     "what a measure answers": """
-        attention.attention_scores.HeadPatterns statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
+        statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
         statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
         weights.alignment.TableAlignment weights.distances.WeightDistance weights.spectra.MatrixSpectrum
         words.frequency_matching.MatchedSamples""",

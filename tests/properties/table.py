@@ -316,9 +316,9 @@ def scored(p):
 
 
 def summed_scores(p):
-    sums = AttentionPatternSums(size=3)
+    sums = AttentionPatternSums()
     for at in range(len(p)):
-        sums.add("layer", pattern_sums("layer", p[at : at + 1], I.tokens()[at : at + 1], size=3))
+        sums.add(pattern_sums("layer", p[at : at + 1], I.tokens()[at : at + 1], size=3))
     return sums.result()
 
 

@@ -1,7 +1,6 @@
 """What the heads of a transformer attend to: entropy, diagonal, vertical and block scores, and mean maps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
 __all__ = [
     "AttentionPatternSums",
-    "HeadPatterns",
     "attention_scores",
     "check_map_shape",
     "on_tokens",
@@ -151,23 +149,6 @@ def _neighbours(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "bat
     return mass
 
 
-@dataclass(frozen=True)
-class HeadPatterns:
-    """Patterns of the heads of one attention site.
-
-    Attributes:
-        scores: mean over all queries of each score that was computed, (heads,); NaN if no query has the score, or if
-            weights are NaN.
-        map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN if no sequence has,
-            or if weights are NaN.
-        counts: number of queries that have each score, (heads,).
-    """
-
-    scores: dict[str, Float[Tensor, "heads"]]
-    map: Float[Tensor, "heads size size"]
-    counts: dict[str, Float[Tensor, "heads"]]
-
-
 def pattern_sums(
     site: str,
     attention: Float[Tensor, "batch heads time time"],
@@ -205,43 +186,36 @@ def pattern_sums(
     return {**found, "map": F.pad(maps, (0, size - n, 0, size - n))}
 
 
-@dataclass
 class AttentionPatternSums:
-    """Streaming float64 sums of :func:`attention_scores` and of the maps of the first ``size`` positions.
+    """Streaming float64 sums of the :func:`pattern_sums` of one attention site.
 
-    Sums add over batches and ranks, so two ranks give the means of one. Memory is O(heads × size²) per site.
-
-    Args:
-        size: positions of the map, counted from the start of each sequence.
+    Sums add over batches and ranks, so two ranks give the means of one. Memory is O(heads × size²).
 
     Example:
-        >>> sums = AttentionPatternSums(size=2)
+        >>> sums = AttentionPatternSums()
         >>> tokens = torch.ones(1, 3, dtype=torch.bool)
-        >>> sums.add("layer1", pattern_sums("layer1", torch.eye(3)[None, None], tokens, size=2))
-        >>> sums.result()["layer1"].scores["itself"], sums.result()["layer1"].map[0]
-        (tensor([1.], dtype=torch.float64), tensor([[1., 0.],
-                [0., 1.]], dtype=torch.float64))
+        >>> sums.add(pattern_sums("layer1", torch.eye(3)[None, None], tokens, size=2))
+        >>> found = sums.result()
+        >>> found["itself"][0], found["map"][0]
+        (tensor([1.], dtype=torch.float64), tensor([[[1., 0.],
+                 [0., 1.]]], dtype=torch.float64))
     """
 
-    size: int
-    _sums: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False, repr=False)
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
 
-    def add(self, site: str, sums: Mapping[str, Tensor]) -> None:
+    def add(self, sums: Mapping[str, Tensor]) -> None:
         """Add the :func:`pattern_sums` of a batch."""
         for name, value in sums.items():
-            self._sums[site, name] = self._sums.get((site, name), 0) + value
+            self._sums[name] = self._sums.get(name, 0) + value
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update."""
         self._sums = all_reduce_sums(self._sums)
 
-    def result(self) -> dict[str, HeadPatterns]:
-        """Return the patterns of each site."""
-        found = {}
-        for site in dict.fromkeys(site for site, _ in self._sums):
-            held = {name: total for (of, name), total in self._sums.items() if of == site}
-            sums, counts = held.pop("map")
-            means = {name: (total / n).cpu() for name, (total, n) in held.items()}
-            numbers = {name: n.cpu() for name, (_, n) in held.items()}
-            found[site] = HeadPatterns(means, (sums / counts).cpu(), numbers)
-        return found
+    def result(self) -> dict[str, tuple[Float[Tensor, "heads *places"], Float[Tensor, "heads *places"]]]:
+        """Return means and numbers, of each score by head, and of ``map`` by head, query and key.
+
+        A mean is NaN if no query has the score, no sequence has both positions, or if weights are NaN.
+        """
+        return {name: ((total / n).cpu(), n.cpu()) for name, (total, n) in self._sums.items()}

@@ -97,7 +97,7 @@ class AttentionPatterns(StreamingObserver):
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return sums of scores and maps."""
-        return {"patterns": partial(AttentionPatternSums, self.size)}
+        return {"patterns": AttentionPatternSums}
 
     def read_weights(self, batch: Batch, path: str, weights: Tensor) -> dict[str, Tensor]:
         """Return the sums of a batch at one site."""
@@ -110,16 +110,18 @@ class AttentionPatterns(StreamingObserver):
     def update(self, seen: ObservedBatch, sums: Sums) -> None:
         """Add the sums of a batch."""
         for site, found in seen.attentions.items():
-            sums["patterns"].add(site, found)
+            sums["patterns", site].add(found)
 
     def rows(self, sums: Sums) -> Iterator[Row | pd.DataFrame]:
         """Yield the scores of heads and their maps."""
-        for site, patterns in sums["patterns"].result().items():
-            for quantity, values in patterns.scores.items():
-                for head in (patterns.counts[quantity] > 0).nonzero()[:, 0].tolist():
+        patterns = {site: total.result() for (site,), total in sums.of("patterns")}
+        maps = {site: found.pop("map")[0] for site, found in patterns.items()}
+        for site, found in patterns.items():
+            for quantity, (values, counts) in found.items():
+                for head in (counts > 0).nonzero()[:, 0].tolist():
                     yield {"site": site, "head": head}, {quantity: float(values[head])}
-        for site, patterns in sums["patterns"].result().items():
-            weights = patterns.map.numpy()
+        for site, map_ in maps.items():
+            weights = map_.numpy()
             places = np.argwhere(~np.isnan(weights))
             table = pd.DataFrame(places, columns=["head", "query", "key"])
             yield table.assign(quantity="map", site=site, value=weights[tuple(places.T)])
