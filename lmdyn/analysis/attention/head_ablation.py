@@ -44,8 +44,7 @@ def ablated_heads(
         values: replacements by site and run; None replaces by zero.
 
     Raises:
-        ValueError: for a path that is not a module, a head that does not exist, or if the input of a projection cannot
-            be divided by the heads.
+        ValueError: for a path that is not a module, or a head that does not exist.
         RuntimeError: on exit, if a projection did not run in a forward pass, as in a module that reads only its weight.
 
     Example:
@@ -74,11 +73,6 @@ def ablated_heads(
             run = calls[site] % place.runs
             calls[site] += 1
             x = args[0]
-            if x.shape[-1] % place.heads:
-                raise ValueError(
-                    f"the output projection {place.path!r} reads vectors of {x.shape[-1]} dimensions: expected a "
-                    f"multiple of the given number of heads, {place.heads}"
-                )
             if (which := chosen.get((site, run))) is None:
                 return None
             changed = x.unflatten(-1, (place.heads, -1)).clone()

@@ -21,9 +21,6 @@ class SampledRows:
     Args:
         size: rows of the sample; all rows if the stream has fewer.
 
-    Raises:
-        ValueError: if ``size`` is below 1.
-
     Example:
         >>> sample = SampledRows(2)
         >>> for keys in torch.tensor([[5, 1], [9, 3]]):
@@ -35,8 +32,6 @@ class SampledRows:
     """
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"the sample's size is {size}: expected a number of rows from 1")
         self.size = size
         self._parts: list[tuple[Tensor, Mapping[str, Tensor]]] = []
         self._held = 0

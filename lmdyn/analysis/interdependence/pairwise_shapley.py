@@ -126,18 +126,10 @@ def pairwise_shapley_interaction(
     if words is None:
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
-    if len(seeds) != len(inputs):
-        raise ValueError(
-            f"seed is a list of {len(seeds)}: expected one number, or a list of {len(inputs)}, one for each sentence"
-        )
     baseline = torch.as_tensor(baseline).to(inputs)
-    if baseline.shape != inputs.shape[2:]:
-        raise ValueError(
-            f"baseline is {tuple(baseline.shape)}: expected {tuple(inputs.shape[2:])}, as one token"
-        )
     shape = (len(inputs), int(words.max()) + 1, max_distance)
     found: dict[str, PairwiseShapley] = {}
-    for b, (tokens, row) in enumerate(zip(inputs, words.cpu(), strict=True)):
+    for b, (tokens, row, start) in enumerate(zip(inputs, words.cpu(), seeds, strict=True)):
         game = _Game(forward, tokens, row, baseline, max_rows, causal=reading == "causal")
         players = torch.arange(game.players)
         everything = game.outputs(players[None] >= 0, torch.zeros_like(players), players)
@@ -147,7 +139,7 @@ def pairwise_shapley_interaction(
             few = game.visible(right) <= exact_up_to
             chosen = (distance <= max_distance) & (few == exact)
             pairs = _Pairs(left[chosen], right[chosen])
-            sums = _exact_sums(game, pairs) if exact else _drawn_means(game, pairs, samples, seeds[b])
+            sums = _exact_sums(game, pairs) if exact else _drawn_means(game, pairs, samples, start)
             for name, output in everything.items():
                 nothing = torch.full(shape, torch.nan, dtype=torch.float64)
                 none = torch.zeros(shape, dtype=torch.bool)

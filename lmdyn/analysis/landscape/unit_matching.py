@@ -55,9 +55,6 @@ def match_units(
         seed: seed of the orders of groups.
         most: maximum number of passes over all groups.
 
-    Raises:
-        ValueError: without groups.
-
     Reference: Ainsworth, Hayase & Srinivasa 2023, "Git Re-Basin", section 3.2 (weight matching).
 
     Example:
@@ -65,8 +62,6 @@ def match_units(
         >>> match_units({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([2.0, 1.0])}, [group]).permutations
         {'units': tensor([1, 0])}
     """
-    if not groups:
-        raise ValueError("expected at least one group of units, got none: pass unit_groups(module)")
     names = sorted({axis.parameter for group in groups for axis in group.axes})
     mine = {name: exact_float(own[name]).cpu() for name in names}
     theirs = {name: exact_float(other[name]).cpu() for name in names}

@@ -277,7 +277,6 @@ class TestErrors:
         [
             ({"exact_up_to": 40}, r"at most 20, got 40, which requires 2\^40 coalitions"),
             ({"words": torch.tensor([[0, 1, 1, 0, 2, 3]] * 2)}, "number the words along the sentence"),
-            ({"seed": [1, 2, 3]}, "seed is a list of 3: expected one number, or a list of 2"),
             ({"forward": lambda ids: torch.full((*ids.shape, 2), torch.nan)}, "returned NaN or infinite"),
         ],
     )
