@@ -189,18 +189,20 @@ class _Finder:
         if len(self.trace.of(paths_of(module)[""])) > 1:  # called again, with labels, to obtain all logits
             self.trace = trace_forward(module, run, ids)
         self.groups, self.left_out = block_groups(module, self.trace, run)
-        self.blocks = [m for group in self.groups for m in group.sites]
-        self.names = [name for group in self.groups for name in group.names]
-        self.embeddings: dict[str, Module] = {}
-        self.norms: dict[str, Call] = {}
-        self.logits: Module | None = None
+        self.blocks = {n: m for g in self.groups for n, m in zip(g.names, g.sites, strict=True)}
+        self.places: dict[str, tuple[Kind, Call]] = {
+            name: ("block", self.trace.first(m)) for name, m in self.blocks.items()
+        }
         self._find_embedding()
         self._find_logits()
         self._find_norms()
 
-    def _is_site(self, m: Module, name: str) -> bool:
-        why = self.trace.no_site(m)
-        if why is not None:
+    def _add(self, name: str, kind: Kind, call: Call) -> bool:
+        """Add a site, or say why the output of the module is none."""
+        why = self.trace.no_site(call.module)
+        if why is None:
+            self.places[name] = kind, call
+        else:
             self.left_out.append(f"{name}: {why}")
         return why is None
 
@@ -222,16 +224,16 @@ class _Finder:
             name = "embedding"
             if several:
                 name = "decoder_embedding" if key.startswith("decoder") else "encoder_embedding"
-            if name in self.embeddings or not self._is_site(m, name):
+            if name in self.places:
                 continue
-            if not all(c.by_ids for c in given if c.module is m):
+            if all(c.by_ids for c in given if c.module is m):
+                self._add(name, "embedding", self.trace.first(m))
+            else:
                 self.left_out.append(
                     f"{name}: {self.trace.show(m)} returns different vectors for equal ids (positions or neighbours "
                     "have an effect), so this module is not the token embedding: name the embedding, `sites: "
                     f"{{{name}: path}}`"
                 )
-                continue
-            self.embeddings[name] = m
 
     def _around_adapter(self, m: Module) -> Module:
         path = self.trace.path_of[id(m)]
@@ -247,15 +249,14 @@ class _Finder:
             self.left_out.append("logits: the module returns no logits")
             return
         call = self._logits_call(logits)
-        if call is None or any(call.module is m for m in self.blocks):
+        if call is None or any(call.module is m for m in self.blocks.values()):
             self.left_out.append(
                 "logits: no module returns the logits (F.linear or a matrix product computes the logits, as with tied "
                 "weights)"
             )
             return
         self.end_of_blocks = call.start
-        if self._is_site(call.module, "logits"):
-            self.logits = call.module
+        if self._add("logits", "logits", self.trace.first(call.module)):
             answer = call.answer()
             if answer is None or not _same_memory(answer, logits):
                 self.left_out.append(
@@ -265,8 +266,8 @@ class _Finder:
 
     def _logits_call(self, logits: Tensor) -> Call | None:
         """Return the call that returned the logits, or the last one of their width by a leaf module with weights."""
-        last = max((c.end for m in self.blocks for c in self.trace.of(m)), default=-1)
-        inner, whole = [*self.blocks, *self.embeddings.values()], paths_of(self.module)[""]
+        last = max((c.end for m in self.blocks.values() for c in self.trace.of(m)), default=-1)
+        inner, whole = [place.module for _, place in self.places.values()], paths_of(self.module)[""]
         wide = None
         for call in sorted(self.trace.calls, key=lambda c: c.end):
             around = any(within(m, call.module) and m is not call.module for m in inner)
@@ -297,9 +298,9 @@ class _Finder:
             head = min(heads, default=until)
             norms = [c for c in after if c.start < head and _is_norm(c.module)]
             found = [c for c in norms if self._beside(c.module, group)]
-            if found and self._is_site(found[-1].module, group.norm_name):
-                self.norms[group.norm_name] = found[-1]
-            elif not found and not isinstance(group.blocks[-1], nn.RNNBase):
+            if found:
+                self._add(group.norm_name, "norm", found[-1])
+            elif not isinstance(group.blocks[-1], nn.RNNBase):
                 self.left_out.append(f"{group.norm_name}: no norm follows the last block")
 
     def _beside(self, m: Module, group: BlockGroup) -> bool:
@@ -311,16 +312,11 @@ class _Finder:
         )
 
     def found(self) -> FoundSites:
-        first = self.trace.first
-        places: list[tuple[int, str, Kind, Module]] = []
-        places += [(first(m).end, name, "embedding", m) for name, m in self.embeddings.items()]
-        places += [(first(m).end, name, "block", m) for name, m in zip(self.names, self.blocks, strict=True)]
-        places += [(call.end, name, "norm", call.module) for name, call in self.norms.items()]
-        places += [(first(m).end, "logits", "logits", m) for m in [self.logits] if m is not None]
-        named = [(name, kind, m) for _, name, kind, m in sorted(places, key=lambda place: place[0])]
+        places = sorted(self.places.items(), key=lambda place: place[1][1].end)
+        named = [(name, kind, call.module) for name, (kind, call) in places]
         for name, kind, m in named:
-            if kind != "block" and len(self.trace.of(m)) > 1:
-                runs = len(self.trace.of(m))
+            runs = len(self.trace.of(m))
+            if kind != "block" and runs > 1:
                 self.left_out.append(
                     f"{name}: {self.trace.show(m)} runs {runs} times: lmdyn captures {name}@0 … {name}@{runs - 1}"
                 )
@@ -340,17 +336,18 @@ class _Finder:
     def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         """Return attention modules by block, and the sites whose output is overwritten."""
         attention = AttentionTrace(self.trace)
-        blocks = dict(zip(self.names, self.blocks, strict=True))
         with capture(self.module, sites) as seen:
             try:
-                with readable_attention(self.module), attention.watch(blocks):
+                with readable_attention(self.module), attention.watch(self.blocks):
                     self.run()
             except Exception as error:  # the model has no eager attention
                 seen.clear()
                 self.run()  # raises the model's own error, if it is not that of the attention
                 self.left_out.append(f"attention weights: the model fails under eager attention: {error}")
                 return {}, seen.overwritten
-            self.left_out += attention.left_out([m for m in self.blocks if not isinstance(m, nn.RNNBase)])
+            self.left_out += attention.left_out(
+                [m for m in self.blocks.values() if not isinstance(m, nn.RNNBase)]
+            )
             return attention.found, seen.overwritten
 
 

@@ -214,27 +214,23 @@ def state_gradients(
     check_decoder(decoder, layers)
     if of not in ("hidden", "cell"):
         raise ValueError(f"of must be 'hidden' or 'cell', got {of!r}")
-    rows = len(inputs)
+    *lower, (h, c) = initial_state(layers, inputs, state)
+    top, hidden, cells = layers[-1], [], []
+    with torch.no_grad():
+        below, _ = run_layers(layers[:-1], inputs, lower)
+        entering = F.linear(below[-1] if below else inputs, top.w_in, top.bias)
     with torch.enable_grad():
-        pairs = initial_state(layers, inputs, state)
-        top, cells = [], []
-        for below in inputs.detach().unbind(1):
-            for k, layer in enumerate(layers):
-                h, c = pairs[k]
-                w_in, w_rec, bias = (w.detach() for w in (layer.w_in, layer.w_rec, layer.bias))
-                z = F.linear(below, w_in, bias) + F.linear(h, w_rec)
-                i, f, g, o = z.chunk(4, -1)
-                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-                if layer is layers[-1]:
-                    c = c if c.requires_grad else c.requires_grad_()
-                    cells.append(c)
-                below = o.sigmoid() * c.tanh()
-                pairs[k] = (below, c)
-            top.append(below)
+        for z in entering.unbind(1):
+            i, f, g, o = (z + F.linear(h, top.w_rec.detach())).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            c = c if c.requires_grad else c.requires_grad_()
+            h = o.sigmoid() * c.tanh()
+            hidden.append(h)
+            cells.append(c)
         bias = None if decoder.bias is None else decoder.bias.detach()
-        logits = F.linear(torch.stack(top, 1), decoder.weight.detach(), bias)
+        logits = F.linear(torch.stack(hidden, 1), decoder.weight.detach(), bias)
         error = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        gradients = torch.autograd.grad(error, top if of == "hidden" else cells, allow_unused=True)
-    return torch.stack(
-        [inputs.new_zeros(rows) if g is None else torch.linalg.vector_norm(g, dim=-1) for g in gradients], 1
-    )
+        gradients = torch.autograd.grad(
+            error, hidden if of == "hidden" else cells, allow_unused=True, materialize_grads=True
+        )
+    return torch.linalg.vector_norm(torch.stack(gradients, 1), dim=-1)
