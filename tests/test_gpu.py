@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import lmdyn.analysis.inspection.linear_cross_entropy as chunked
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps, TowerPreference
@@ -71,7 +72,8 @@ def test_observation_is_invisible_on_the_gpu(tmp_path, precision):
     assert all(torch.equal(plain[k], observed[k]) for k in plain)
 
 
-def test_the_loss_waits_for_nothing_and_is_that_of_all_logits():
+def test_the_loss_waits_for_nothing_and_is_that_of_all_logits(monkeypatch):
+    monkeypatch.setitem(chunked._CHUNK, "other", 90 * 20)
     torch.manual_seed(0)
     hidden, weight, bias = (
         torch.randn(*s, device="cuda", requires_grad=True) for s in ((50, 8), (90, 8), (90,))
@@ -81,7 +83,7 @@ def test_the_loss_waits_for_nothing_and_is_that_of_all_logits():
     expected = torch.autograd.grad(plain, (hidden, weight, bias))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        loss = linear_cross_entropy(hidden, weight, bias, labels, chunk=90 * 20)
+        loss = linear_cross_entropy(hidden, weight, bias, labels)
         found = torch.autograd.grad(loss, (hidden, weight, bias))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -24,8 +24,6 @@ def linear_cross_entropy(
     weight: Float[Tensor, "vocab d"],
     bias: Float[Tensor, "vocab"] | None,
     labels: Int[Tensor, "n"],
-    *,
-    chunk: int | None = None,
 ) -> Float[Tensor, ""]:
     """Compute the sum over labelled positions of −ln softmax(W h + b)[label], in nats, by parts of the logits.
 
@@ -39,8 +37,6 @@ def linear_cross_entropy(
         weight: (vocab, d) one row per token type.
         bias: (vocab,) or None.
         labels: (n,) token types; −100, and any negative number, is ignored, without synchronizing with the device.
-        chunk: maximum number of logits at once; by default 4 Mi on CPU, 64 Mi elsewhere. At least those of one
-            position.
 
     Returns:
         The sum, 0 without labels; divide it by the number of labels for the mean.
@@ -53,7 +49,7 @@ def linear_cross_entropy(
         tensor(1.3863)
     """
     wanted = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (hidden, weight, bias)]
-    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, labels, chunk, wanted)
+    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, labels, wanted)
     return total
 
 
@@ -62,8 +58,6 @@ def target_log_probabilities(
     weight: Float[Tensor, "vocab d"],
     bias: Float[Tensor, "vocab"] | None,
     labels: Int[Tensor, "n"],
-    *,
-    chunk: int | None = None,
 ) -> Float[Tensor, "n"]:
     """Compute the log-probability ln softmax(W h + b)[label] of each position, 0 for no label, without gradients.
 
@@ -72,25 +66,21 @@ def target_log_probabilities(
         weight: (vocab, d) one row per token type.
         bias: (vocab,) or None.
         labels: (n,) token types, or −100.
-        chunk: see :func:`linear_cross_entropy`.
 
     Example:
         >>> target_log_probabilities(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
         tensor([-1.3863,  0.0000])
     """
-    parts = _parts(hidden, weight, labels, chunk)
+    parts = _parts(hidden, weight, labels)
     with torch.no_grad():
         found = [0 - _losses(h, weight, bias, y, "none") for h, y in parts]  # 0, not -0
     return torch.cat(found)
 
 
-def _parts(
-    hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(hidden: Tensor, weight: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Return vectors and labels of each chunk; of no positions, one chunk without any."""
     check_labels(labels, len(weight))
-    most = _CHUNK.get(hidden.device.type, _CHUNK["other"]) if chunk is None else chunk
-    rows = max(1, most // len(weight))
+    rows = max(1, _CHUNK.get(hidden.device.type, _CHUNK["other"]) // len(weight))
     known = labels.where(labels >= 0, IGNORED)
     return zip(hidden.split(rows), known.split(rows), strict=True)
 
@@ -108,7 +98,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        chunk: int | None,
         wanted: list[bool],
     ) -> Tensor:
         exact = at_least_float32(hidden)
@@ -119,7 +108,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         of_hidden: list[Tensor] = []
         sums = [torch.zeros_like(t, dtype=exact) for t in (table, shift) if t is not None and t.requires_grad]
-        for h, y in _parts(hidden, weight, labels, chunk):
+        for h, y in _parts(hidden, weight, labels):
             h = h.detach().requires_grad_(wanted[0])
             with torch.set_grad_enabled(any(wanted)):
                 loss = _losses(h, cast(Tensor, table), shift, y, "sum")
@@ -139,4 +128,4 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_total: Tensor) -> Any:
         saved = iter(ctx.saved_tensors)
-        return (*(next(saved) * d_total if asked else None for asked in ctx.wanted), None, None, None)
+        return (*(next(saved) * d_total if asked else None for asked in ctx.wanted), None, None)

@@ -110,8 +110,8 @@ def check_positions(module: Module, length: int, what: str, remedy: str, whose: 
         Traceback (most recent call last):
         ValueError: expected sentences of at most 16 tokens, the positions of BertModel, got 20: lower sequence_length
     """
-    pretrained = any(_is_pretrained(m) for m in module.modules())
-    encoder = _encoder(module) if pretrained else module
+    pretrained = any(map(_is_pretrained, module.modules()))
+    encoder = encoder_of(module) if pretrained else module
     config = getattr(encoder, "config", None)
     most = next((n for n in (getattr(config, name, None) for name in _POSITIONS) if n is not None), None)
     if most is not None and length > most:
@@ -126,12 +126,8 @@ _POSITIONS = ("max_position_embeddings", "block_size")
 
 def _encoder(module: Module) -> Module:
     """Return the encoder, or the module itself if it is not of transformers and has its own blocks."""
-    try:
-        return encoder_of(module)
-    except ValueError:
-        if any(_is_pretrained(m) for m in module.modules()) or not static_blocks(module):
-            raise
-        return module
+    own = static_blocks(module) and not any(map(_is_pretrained, module.modules()))
+    return module if own else encoder_of(module)
 
 
 def layer_sites(module: Module) -> dict[str, str]:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lmdyn.analysis.inspection.linear_cross_entropy as module
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 
 N, D, V = 23, 7, 31
@@ -21,12 +22,13 @@ def parts():
 
 @pytest.mark.parametrize("chunk", [1, V, 5 * V, 10**6])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_loss_and_gradients_are_those_of_all_logits(parts, chunk, with_bias):
+def test_loss_and_gradients_are_those_of_all_logits(parts, chunk, with_bias, monkeypatch):
+    monkeypatch.setitem(module._CHUNK, "cpu", chunk)
     (hidden, weight, bias), labels = parts
     bias = bias if with_bias else None
     inputs = [t for t in (hidden, weight, bias) if t is not None]
     plain = F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction="sum")
-    ours = linear_cross_entropy(hidden, weight, bias, labels, chunk=chunk)
+    ours = linear_cross_entropy(hidden, weight, bias, labels)
     torch.testing.assert_close(ours, plain, rtol=1e-13, atol=0)
     for a, b in zip(
         torch.autograd.grad(3 * ours, inputs), torch.autograd.grad(3 * plain, inputs), strict=True
@@ -80,10 +82,11 @@ def test_autocast_multiplies_in_its_type_and_sums_in_float32(parts):
     assert single[1].grad.dtype == torch.float32
 
 
-def test_log_probabilities(parts):
+def test_log_probabilities(parts, monkeypatch):
+    monkeypatch.setitem(module._CHUNK, "cpu", 4 * V)
     (hidden, weight, bias), labels = parts
     log_p = F.linear(hidden, weight, bias).log_softmax(1).detach()
-    ours = target_log_probabilities(hidden, weight, bias, labels, chunk=4 * V)
+    ours = target_log_probabilities(hidden, weight, bias, labels)
     there = labels != -100
     torch.testing.assert_close(ours[there], log_p[there, labels[there]])
     assert ours[~there].eq(0).all()
@@ -104,13 +107,14 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_no_more_logits_at_once_than_a_chunk(parts):
+def test_no_more_logits_at_once_than_a_chunk(parts, monkeypatch):
     (hidden, weight, bias), labels = parts
     chunk = 10 * V
+    monkeypatch.setitem(module._CHUNK, "cpu", chunk)
     assert N * V > chunk > max(hidden.numel(), weight.numel())
     with Largest() as ours:
-        linear_cross_entropy(hidden, weight, bias, labels, chunk=chunk).backward()
-        target_log_probabilities(hidden, weight, bias, labels, chunk=chunk)
+        linear_cross_entropy(hidden, weight, bias, labels).backward()
+        target_log_probabilities(hidden, weight, bias, labels)
     assert ours.most == chunk
     with Largest() as plain:  # the control
         F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction="sum").backward()
