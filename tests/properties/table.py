@@ -472,8 +472,7 @@ def signs(x):
     sums = UnitSigns()
     sums.update(x)
     sums.reduce()
-    found = sums.result()
-    return None if found is None else (found.dead, found.always_on)
+    return sums.result()
 
 
 def attended_first(p):
@@ -531,7 +530,7 @@ GEOMETRY = [
             empty=Refused("matrix of distances")),
     Measure("geometry.pictures.aligned_courses", A.aligned_courses, lambda s: (I.normal(s, 3, s.n, 2),),
             nan=not_finite, constant=Value(0), one=AS_USUAL, empty=NOTHING),
-    Measure("geometry.rectifiers.UnitSigns geometry.rectifiers.ActiveUnits", signs, lambda s: I.vectors(s), low=0,
+    Measure("geometry.rectifiers.UnitSigns", signs, lambda s: I.vectors(s), low=0,
             high=1, invariant={0: "scale rows"}, constant=AS_USUAL, one=AS_USUAL, empty=NOTHING),
     Measure("attention.first_token.first_token_attention", on_first, lambda s: (I.attention(s),), low=0, high=1,
             nan=SOME_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),

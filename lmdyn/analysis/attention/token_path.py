@@ -1,7 +1,6 @@
 """The direct path from tokens to logits of a causal model: embedding, output layer, and linear factors of them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,29 +15,15 @@ from lmdyn.analysis.inspection.forward_trace import trace_forward
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.parameters.linear_weight import is_linear, linear_shape, linear_weight, whole_tensor
 
-__all__ = ["TokenPath", "find_token_path"]
+__all__ = ["find_token_path"]
 
 _FACTORS = ("project_in", "project_out")
 """Linear layers without a nonlinearity between token vectors and the first block, and before the output layer (OPT)."""
 
 
-@dataclass(frozen=True)
-class TokenPath:
-    """Input and output vectors of tokens at the width of the blocks.
-
-    Attributes:
-        width: width of the blocks.
-        product: computes W_E W_U, the sum over tokens of the products of their input and output vectors, (width,
-            width) float64; every rank must call it if the weights are sharded.
-    """
-
-    width: int
-    product: Callable[[], Float[Tensor, "width width"]]
-
-
 def find_token_path(
     module: Module, batch: Mapping[str, Any], width: int, forward: Forward | None = None
-) -> TokenPath | str:
+) -> Callable[[], Float[Tensor, "width width"]] | str:
     """Find the embedding and the output layer of a model in forward passes, or say why there is no such linear path.
 
     Token vectors and output vectors have the width of the blocks, or a factor ``project_in``, ``project_out`` (OPT)
@@ -52,13 +37,14 @@ def find_token_path(
         forward: how the module is called.
 
     Returns:
-        The path, or a sentence.
+        A function that computes W_E W_U, the sum over tokens of the products of their input and output vectors,
+        (width, width) float64, which every rank must call if the weights are sharded; or a sentence.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2))
-        >>> path = find_token_path(model, {"input_ids": torch.tensor([[1, 2, 3]])}, 8)
-        >>> path.product().shape
+        >>> product = find_token_path(model, {"input_ids": torch.tensor([[1, 2, 3]])}, 8)
+        >>> product().shape
         torch.Size([8, 8])
     """
     found = find_sites(module, batch, forward)
@@ -101,4 +87,4 @@ def find_token_path(
             total = linear_weight(factors[0]).to(total) @ total
         return total if factors[1] is None else total @ linear_weight(factors[1]).to(total)
 
-    return TokenPath(width, product)
+    return product

@@ -18,7 +18,6 @@ class GroupCells:
     A value and a label have the number value · labels + label, in which the last label means none.
 
     Attributes:
-        labels: number of labels, with the one for none.
         first: number of the first cell in the sums of all cells, of several groupings.
         group: (cells,) group of each cell, from 0.
         label: (cells,) label of each cell.
@@ -26,7 +25,6 @@ class GroupCells:
         cell_of: (values · labels,) number of the cell, −1 for values of no group.
     """
 
-    labels: int
     first: int
     group: Int[Tensor, "cells"]
     label: Int[Tensor, "cells"]
@@ -50,12 +48,11 @@ class GroupCells:
             >>> cells.group.tolist(), cells.label.tolist(), cells.fine.tolist()
             ([0, 0, 1], [0, 2, 1], [0, 2])
         """
-        labels = counts.shape[1]
         group, label = counts[values].nonzero(as_tuple=True)
         cell_of = torch.full_like(counts, -1)
         cell_of[values[group], label] = first + torch.arange(len(group))
-        fine = (counts[values[group], label] >= least) & (label < labels - 1)
-        return cls(labels, first, group, label, fine.nonzero()[:, 0], cell_of.flatten())
+        fine = (counts[values[group], label] >= least) & (label < counts.shape[1] - 1)
+        return cls(first, group, label, fine.nonzero()[:, 0], cell_of.flatten())
 
     def find(self, numbers: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
         """Return the cell of each token by the number of its value and label, −1 for none."""

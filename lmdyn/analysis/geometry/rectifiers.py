@@ -2,7 +2,6 @@
 
 import copy
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -14,7 +13,7 @@ from lmdyn.analysis.inspection.forward import Batch, Forward, call_module
 from lmdyn.analysis.inspection.sites import names_of_paths
 from lmdyn.analysis.statistics.distributed import gather
 
-__all__ = ["ActiveUnits", "UnitSigns", "find_rectifiers", "is_rectifier"]
+__all__ = ["UnitSigns", "find_rectifiers", "is_rectifier"]
 
 _PROBED = 30.0  # where a function is evaluated, on both sides of 0
 _SMALL = 0.1  # greatest magnitude on the left, as a share of that on the right
@@ -85,28 +84,15 @@ def find_rectifiers(module: nn.Module, batch: Batch, forward: Forward | None = N
     return {name: p for name, p in sites.items() if all(y._version == before for y, before in ran[p])}
 
 
-@dataclass(frozen=True)
-class ActiveUnits:
-    """Shares of units.
-
-    Attributes:
-        dead: share of units that are above 0 for no token; NaN if an activation is NaN or infinite.
-        always_on: share of units that are above 0 for all tokens; NaN in the same case.
-    """
-
-    dead: float
-    always_on: float
-
-
 class UnitSigns:
-    """Streaming least and greatest value of each unit, for the shares of dead and always-on units.
+    """Streaming least and greatest value of each unit, for the shares of units above 0 for no or all tokens.
 
     Example:
         >>> signs = UnitSigns()
         >>> signs.update(torch.tensor([[0.0, 1.0, 0.0], [0.0, 2.0, 3.0]]))
         >>> signs.reduce()
         >>> signs.result()
-        ActiveUnits(dead=0.3333333333333333, always_on=0.3333333333333333)
+        {'dead_units': 0.3333333333333333, 'always_on_units': 0.3333333333333333}
     """
 
     def __init__(self) -> None:
@@ -125,9 +111,10 @@ class UnitSigns:
         there = [ends for ends in found if ends is not None]
         self._ends = torch.stack(there).amax(0) if there else None
 
-    def result(self) -> ActiveUnits | None:
-        """Return the shares, after :meth:`reduce`; None without tokens."""
+    def result(self) -> dict[str, float]:
+        """Return the shares, after :meth:`reduce`; none without tokens, NaN if a value is not finite."""
         if self._ends is None:
-            return None
-        shares = torch.stack([self._ends[1] <= 0, self._ends[0] < 0]).double().mean(1)
-        return ActiveUnits(*shares.where(self._ends.isfinite().all(), torch.nan).tolist())
+            return {}
+        units = {"dead_units": self._ends[1] <= 0, "always_on_units": self._ends[0] < 0}
+        finite = bool(self._ends.isfinite().all())
+        return {name: float(of.double().mean()) if finite else torch.nan for name, of in units.items()}

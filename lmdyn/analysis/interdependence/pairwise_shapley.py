@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -133,19 +133,19 @@ def pairwise_shapley_interaction(
         game = _Game(forward, tokens, row, baseline, max_rows, causal=reading == "causal")
         players = torch.arange(game.players)
         everything = game.outputs(players[None] >= 0, torch.zeros_like(players), players)
-        left, right = torch.triu_indices(game.players, game.players, 1)
-        distance = game.number[right] - game.number[left]
+        every = torch.triu_indices(game.players, game.players, 1)  # players l and r, in two rows
+        distance = game.number[every[1]] - game.number[every[0]]
         for exact in (True, False):
-            few = game.visible(right) <= exact_up_to
+            few = game.visible(every[1]) <= exact_up_to
             chosen = (distance <= max_distance) & (few == exact)
-            pairs = _Pairs(left[chosen], right[chosen])
+            pairs = every[:, chosen]
             sums = _exact_sums(game, pairs) if exact else _drawn_means(game, pairs, samples, start)
             for name, output in everything.items():
                 nothing = torch.full(shape, torch.nan, dtype=torch.float64)
                 none = torch.zeros(shape, dtype=torch.bool)
                 table = found.setdefault(name, PairwiseShapley(nothing, nothing.clone(), none))
-                whole = torch.linalg.vector_norm(output, dim=1)[pairs.right]
-                at = (b, game.number[pairs.left], distance[chosen] - 1)
+                whole = torch.linalg.vector_norm(output, dim=1)[pairs[1]]
+                at = (b, game.number[pairs[0]], distance[chosen] - 1)
                 stored = table.value, table.standard_error
                 for values, own in zip(stored, sums.get(name, (whole, whole)), strict=True):
                     values[at] = torch.where(whole > 0, own / whole, torch.nan).cpu()
@@ -187,13 +187,6 @@ def reading_of(forward: Forward, inputs: Tensor) -> Reading:
         if float((after - before).abs().max()) > tolerance:
             return "bidirectional"
     return "causal"
-
-
-class _Pairs(NamedTuple):
-    """Pairs of players l and r, each (pairs,)."""
-
-    left: Tensor
-    right: Tensor
 
 
 class _Game:
@@ -278,10 +271,10 @@ _Sums = dict[str, tuple[Tensor, Tensor]]
 """‖I‖ of some pairs and its standard error, by name of the output."""
 
 
-def _exact_sums(game: _Game, pairs: _Pairs) -> _Sums:
+def _exact_sums(game: _Game, pairs: Int[Tensor, "2 pairs"]) -> _Sums:
     """Sum over all subsets of the players."""
     found: _Sums = {}
-    rights = pairs.right.unique()
+    rights = pairs[1].unique()
     if not len(rights):
         return found
     visible = game.visible(rights)
@@ -290,11 +283,11 @@ def _exact_sums(game: _Game, pairs: _Pairs) -> _Sums:
     there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
     row = torch.cat([code[:count] for count in counts.tolist()])
     for name, values in game.outputs(there, row, rights.repeat_interleave(counts)).items():
-        norm = values.new_zeros(len(pairs.right))
+        norm = values.new_zeros(pairs.shape[1])
         for r, n, v in zip(rights, visible.tolist(), values.split(counts.tolist()), strict=True):
-            own = pairs.right == r
+            own = pairs[1] == r
             bits = there[: len(v), :n].double()
-            left, right = bits[:, pairs.left[own]].T, bits[:, r]
+            left, right = bits[:, pairs[0, own]].T, bits[:, r]
             size = (bits.sum(1) - left - right).long()  # of S
             weight = torch.tensor([2 / n / math.comb(n - 1, k) for k in range(n - 1)], dtype=torch.float64)
             signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
@@ -303,9 +296,9 @@ def _exact_sums(game: _Game, pairs: _Pairs) -> _Sums:
     return found
 
 
-def _drawn_means(game: _Game, pairs: _Pairs, samples: int, seed: int) -> _Sums:
+def _drawn_means(game: _Game, pairs: Int[Tensor, "2 pairs"], samples: int, seed: int) -> _Sums:
     """Average over drawn sets and their complements."""
-    if not len(pairs.right):
+    if not pairs.numel():
         return {}
     number = (samples + 1) // 2
     blocks = min(number, _BLOCKS)
@@ -317,14 +310,14 @@ def _drawn_means(game: _Game, pairs: _Pairs, samples: int, seed: int) -> _Sums:
     there = torch.rand(strata, blocks, game.players, generator=generator, dtype=torch.float64) < u
     sets = torch.stack([there, ~there], 2).flatten(0, 1)  # (strata · blocks, 2, players)
     toggled, of_pair = _toggled(pairs, game.players)
-    n = game.visible(pairs.right)
+    n = game.visible(pairs[1])
     means: dict[str, Tensor] = {}
     order = torch.arange(blocks).repeat(strata)
     at_once = max(1, game.max_rows // (2 * (1 + game.players + len(n))))
     for drawn, block in zip(sets.split(at_once), order.split(at_once), strict=True):
         some = drawn.flatten(0, 1)
         reads = len(toggled) * torch.arange(len(some))[:, None, None] + of_pair  # (sets, pairs, 4)
-        player = pairs.right[None, :, None].expand_as(reads)
+        player = pairs[1, :, None].expand_as(reads)
         found = game.outputs((some[:, None] ^ toggled).flatten(0, 1), reads.flatten(), player.flatten())
         # both or neither of the two are present if none or both are toggled
         left, right = (some[:, side].long() for side in pairs)
@@ -338,11 +331,12 @@ def _drawn_means(game: _Game, pairs: _Pairs, samples: int, seed: int) -> _Sums:
     return {name: _norm_of_mean(mean) for name, mean in means.items()}
 
 
-def _toggled(pairs: _Pairs, players: int) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
+def _toggled(
+    pairs: Int[Tensor, "2 pairs"], players: int
+) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
     """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
-    one, of = torch.cat(pairs).unique(return_inverse=True)
+    one, (left, right) = pairs.unique(return_inverse=True)
     single = F.one_hot(one, players).bool()
-    left, right = of.view(2, -1)
     both = 1 + len(one) + torch.arange(len(left))
     rows = torch.cat([torch.zeros_like(single[:1]), single, single[left] | single[right]])
     return rows, torch.stack([torch.zeros_like(both), 1 + left, 1 + right, both], 1)

@@ -21,7 +21,7 @@ from lmdyn.analysis.parameters.loss_gradient import losses_of, mean_loss, mean_o
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, union_over_ranks
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
 
-__all__ = ["TextOnLines", "TokenClasses", "class_slopes"]
+__all__ = ["TextOnLines", "TokenClasses", "moving"]
 
 Key = tuple[str, str, str]
 """Division of the tokens, parameter, application."""
@@ -57,80 +57,6 @@ class TokenClasses:
             labelled = labels_of(batch) != IGNORED
             found += torch.bincount(self.groups(batch)[labelled], minlength=self.number + 1).cpu()
         return all_reduce_sum(found)
-
-
-def class_slopes(
-    module: nn.Module,
-    batches: Iterable[Batch],
-    call: Callable[[Batch], Any],
-    directions: Sequence[Mapping[str, Tensor]],
-    divisions: Mapping[str, TokenClasses],
-    *,
-    repeated: Mapping[str, str] | None = None,
-) -> list[LinePoint]:
-    """Compute the loss of a text and its derivative along directions, by entry and by class of token.
-
-    One forward pass of each batch, and for each division one backward pass for each of its classes that occurs in the
-    batch. If the logits are the output of a linear layer, these begin at its input: what is above it, usually most of
-    the work, is computed once for all classes, since its row t is a function of the token t alone. ``.grad`` is
-    unchanged. Sums over batches and ranks are divided by the number of labelled tokens. Every rank must call it.
-
-    Args:
-        module: the module, in the mode in which its loss is to be computed.
-        batches: batches of this rank, on the module's device, labels aligned with the logits.
-        call: function that calls the module on a batch.
-        directions: directions, by name of a parameter in its shape; a parameter that is missing does not move.
-        divisions: at least one division of the tokens, by name.
-        repeated: module path by display name of the modules whose applications are told apart, see
-            :func:`~lmdyn.analysis.landscape.applications.separate_applications`.
-
-    Returns:
-        For each direction, the loss and its derivative. The keys of ``groups`` are (division, parameter, application),
-        empty outside of a repeated module; their values are by class, (classes + 1,), the tokens in none last.
-
-    Raises:
-        ValueError: if no token has a label.
-
-    Example:
-        >>> table = nn.Embedding(2, 2)  # logits by token
-        >>> _ = table.weight.data.zero_()
-        >>> batch = {"input_ids": torch.tensor([[0, 1]]), "labels": torch.tensor([[1, 1]])}
-        >>> (found,) = class_slopes(
-        ...     table, [batch], lambda b: table(b["input_ids"]), [{"weight": torch.eye(2)}],
-        ...     {"input": TokenClasses(2, lambda b: b["input_ids"])},
-        ... )
-        >>> found.groups["input", "weight", ""]
-        tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
-    """
-    parameters = dict(module.named_parameters())
-    moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
-    names, known = {id(p): name for name, p in moving.items()}, {*map(id, parameters.values())}
-    sums = _Sums(directions, divisions, moving)
-    last: list[_Head] = []
-
-    def seen(layer: Any, args: tuple[Any, ...], output: Any) -> None:
-        x, y = (cast(Tensor, first_tensor(value)) for value in (args, output))
-        last[:] = [_Head(layer.weight, layer.bias, x, y)]
-
-    # of one class, a whole backward pass is cheaper
-    several = any(classes.number > 1 for classes in divisions.values())
-    with ExitStack() as stack:
-        stack.enter_context(requiring_grad(list(moving.values())))
-        separate = stack.enter_context(separate_applications(module, repeated or {}))
-        for layer in module.modules() if several else ():
-            if type(layer) is nn.Linear:
-                stack.callback(layer.register_forward_hook(seen).remove)
-        for batch in batches:
-            separate.clear()
-            with torch.enable_grad():
-                output = call(batch)
-                losses = losses_of(output, batch)
-            # a layer within a repeated module has leaves of its own in each application
-            heads = [h for h in last if h.output is logits_of(output) and id(h.weight) in known]
-            uses: dict[tuple[str, str], Tensor] = {(name, ""): p for name, p in moving.items()}
-            uses |= {(names[key], at): p for (key, at), p in separate.items() if key in names}
-            sums.add_batch(losses, batch, uses, next(iter(heads), None), names)
-    return sums.points()
 
 
 class _Head(NamedTuple):
@@ -242,8 +168,9 @@ class TextOnLines:
         batches: function that returns the batches of this rank, on the module's device, labels aligned.
         call: function that calls the module on a batch. Its loss must be a function of the parameters alone: a
             recurrent state that one batch hands on to the next depends on them too, unseen by the gradient.
-        divisions: divisions of the tokens into classes.
-        repeated: path of each repeated module, by the name of its applications.
+        divisions: at least one division of the tokens into classes, by name.
+        repeated: module path by display name of the modules whose applications are told apart, see
+            :func:`~lmdyn.analysis.landscape.applications.separate_applications`.
 
     Example:
         >>> layer = nn.Linear(1, 2, bias=False)
@@ -262,11 +189,10 @@ class TextOnLines:
         batches: Callable[[], Iterable[Batch]],
         call: Callable[[Batch], Any],
         divisions: Mapping[str, TokenClasses],
-        *,
         repeated: Mapping[str, str] | None = None,
     ) -> None:
         self._module, self._batches, self._call = module, batches, call
-        self._divisions, self._repeated = divisions, dict(repeated or {})
+        self._divisions, self._repeated = divisions, repeated or {}
 
     def loss(self) -> float:
         """Return the mean loss at the module's own parameters. Every rank must call it."""
@@ -277,21 +203,70 @@ class TextOnLines:
         return {name: classes.counts(self._batches()) for name, classes in self._divisions.items()}
 
     def points(
-        self, values: Mapping[str, Tensor] | None, moved: Sequence[Mapping[str, Tensor]]
+        self, values: Mapping[str, Tensor], directions: Sequence[Mapping[str, Tensor]]
     ) -> list[LinePoint]:
-        """Return loss and derivative at ``values`` (None: the module's own) along several directions, in one pass.
+        """Compute the loss at other values of parameters and its derivative along directions, by class of token.
 
-        See :func:`~lmdyn.analysis.landscape.class_slopes.class_slopes`. Every rank must call it.
+        One forward pass of each batch, and for each division one backward pass for each of its classes that occurs in
+        the batch. If the logits are the output of a linear layer, these begin at its input: what is above it, usually
+        most of the work, is computed once for all classes, since its row t is a function of the token t alone.
+        ``.grad`` is unchanged. Sums over batches and ranks are divided by the number of labelled tokens. Every rank
+        must call it.
+
+        Args:
+            values: parameters by name; those that are missing have the module's own values.
+            directions: directions, by name of a parameter in its shape; a parameter that is missing does not move.
+
+        Returns:
+            For each direction, the loss and its derivative. The keys of ``groups`` are (division, parameter,
+            application), empty outside of a repeated module; their values are by class, (classes + 1,), the tokens in
+            none last.
+
+        Raises:
+            ValueError: if no token has a label.
+
+        Example:
+            >>> table = nn.Embedding(2, 2)  # logits by token
+            >>> batch = {"input_ids": torch.tensor([[0, 1]]), "labels": torch.tensor([[1, 1]])}
+            >>> by_token = {"input": TokenClasses(2, lambda b: b["input_ids"])}
+            >>> text = TextOnLines(table, lambda: [batch], lambda b: table(b["input_ids"]), by_token)
+            >>> (found,) = text.points({"weight": torch.zeros(2, 2)}, [{"weight": torch.eye(2)}])
+            >>> found.groups["input", "weight", ""]
+            tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
         """
-        with at_point(self._module, values or {}):
-            return class_slopes(
-                self._module,
-                self._batches(),
-                self._call,
-                moved,
-                self._divisions,
-                repeated=self._repeated,
-            )
+        with at_point(self._module, values):
+            return self._points(directions)
+
+    def _points(self, directions: Sequence[Mapping[str, Tensor]]) -> list[LinePoint]:
+        parameters = dict(self._module.named_parameters())
+        moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
+        names, known = {id(p): name for name, p in moving.items()}, {*map(id, parameters.values())}
+        sums = _Sums(directions, self._divisions, moving)
+        last: list[_Head] = []
+
+        def seen(layer: Any, args: tuple[Any, ...], output: Any) -> None:
+            x, y = (cast(Tensor, first_tensor(value)) for value in (args, output))
+            last[:] = [_Head(layer.weight, layer.bias, x, y)]
+
+        # of one class, a whole backward pass is cheaper
+        several = any(classes.number > 1 for classes in self._divisions.values())
+        with ExitStack() as stack:
+            stack.enter_context(requiring_grad(list(moving.values())))
+            separate = stack.enter_context(separate_applications(self._module, self._repeated))
+            for layer in self._module.modules() if several else ():
+                if type(layer) is nn.Linear:
+                    stack.callback(layer.register_forward_hook(seen).remove)
+            for batch in self._batches():
+                separate.clear()
+                with torch.enable_grad():
+                    output = self._call(batch)
+                    losses = losses_of(output, batch)
+                # a layer within a repeated module has leaves of its own in each application
+                heads = [h for h in last if h.output is logits_of(output) and id(h.weight) in known]
+                uses: dict[tuple[str, str], Tensor] = {(name, ""): p for name, p in moving.items()}
+                uses |= {(names[key], at): p for (key, at), p in separate.items() if key in names}
+                sums.add_batch(losses, batch, uses, next(iter(heads), None), names)
+        return sums.points()
 
     def between(
         self, start: Mapping[str, Tensor], end: Mapping[str, Tensor], most_points: int = 17

@@ -2,51 +2,38 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["PointDistance", "differences", "point_between", "point_distance"]
+__all__ = ["differences", "point_between", "point_distance"]
 
 
-@dataclass(frozen=True)
-class PointDistance:
-    """How far two points of weight space are from each other.
-
-    Attributes:
-        distance: Euclidean distance of all parameters.
-        cosine: cosine of both points as vectors, −1 to 1; NaN if one of them is 0.
-    """
-
-    distance: float
-    cosine: float
-
-
-def point_distance(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> PointDistance:
+def point_distance(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, float]:
     """Compute the distance and the cosine of two points, in float64, one parameter at a time.
+
+    Returns:
+        ``distance``, of all parameters, and ``cosine`` of both points as vectors, NaN if one of them is 0.
 
     Raises:
         ValueError: if the names or the shapes differ.
 
     Example:
         >>> point_distance({"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([0.0, 4.0])})
-        PointDistance(distance=5.0, cosine=0.0)
+        {'distance': 5.0, 'cosine': 0.0}
     """
     _check_alike(start, end)
-    squared = inner = 0.0
-    norms = [0.0, 0.0]
+    sums = torch.zeros(4, dtype=torch.float64)
     for name, value in start.items():
         own = exact_float(value).flatten()
         other = exact_float(end[name]).flatten().to(own.device)
-        found = torch.stack([(own - other).square().sum(), own @ other, own @ own, other @ other]).tolist()
-        squared, inner = squared + found[0], inner + found[1]
-        norms = [norms[0] + found[2], norms[1] + found[3]]
-    size = math.sqrt(norms[0]) * math.sqrt(norms[1])
-    cosine = max(-1.0, min(1.0, inner / size)) if size and size == size else math.nan
-    return PointDistance(math.sqrt(squared) if squared == squared else math.nan, cosine)
+        sums += torch.stack([(own - other).square().sum(), own @ other, own @ own, other @ other]).cpu()
+    squared, inner, first, second = sums.tolist()
+    size = math.sqrt(first) * math.sqrt(second)
+    cosine = max(-1.0, min(1.0, inner / size)) if size > 0 else math.nan
+    return {"distance": math.sqrt(squared), "cosine": cosine}
 
 
 def differences(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -415,7 +415,7 @@ def _score_rows(scores: Mapping[str, Tensor]) -> Iterator[Row]:
 def _copying_rows(read: InductionModule) -> Iterator[Row]:
     if read.token_path is None:
         return
-    product = read.token_path.product()
+    product = read.token_path()
     for site, layout in read.layouts.items():
         matrices = layout.read()
         scores = copying_scores(matrices.v, matrices.o, product, matrices.query_group)

@@ -1,6 +1,6 @@
 """What a module offers to Induction: attention weights, losses of the next token, heads that can be ablated."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads
-from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
+from lmdyn.analysis.attention.token_path import find_token_path
 from lmdyn.analysis.inspection.activations import capture, paths_of
 from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
 from lmdyn.analysis.parameters.head_matrices import HeadLayout, find_heads
@@ -24,7 +24,7 @@ class InductionModule:
     Attributes:
         heads: number of heads of each run of an attention site, as captured (``layer1`` or ``layer@0``).
         layouts: matrices of the heads by site; without those that are not read.
-        token_path: embedding and output layer; None if copying is not measured.
+        token_path: computes the product of the tokens' vectors; None if copying is not measured.
         places: output projection by site; empty if heads cannot be ablated.
         no_losses: why the next token's loss is not defined; empty if it is.
         no_ablation: why heads cannot be ablated; empty if they can.
@@ -33,7 +33,7 @@ class InductionModule:
 
     heads: Mapping[str, int]
     layouts: Mapping[str, HeadLayout]
-    token_path: TokenPath | None
+    token_path: Callable[[], Tensor] | None
     places: Mapping[str, HeadPlace]
     no_losses: str
     no_ablation: str
@@ -95,7 +95,7 @@ def read_induction(
         except RuntimeError as error:  # output projections that are not called
             no_ablation, places = str(error), {}
 
-    path: TokenPath | str = no_heads or ("" if layouts else f"unknown layouts ({unknown})")
+    path: Callable[[], Tensor] | str = no_heads or ("" if layouts else f"unknown layouts ({unknown})")
     if not path:
         width = linear_shape(paths_of(module)[next(iter(layouts.values())).output])[0]
         path = find_token_path(module, batch, width, forward)

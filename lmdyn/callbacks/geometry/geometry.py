@@ -259,11 +259,7 @@ class Geometry(StreamingObserver):
                 place = {"site": site, "over": over}
                 yield place, self._of_vectors(found, samples[over].rows(site).cpu(), over)
         for (site,), signs in sums.of("signs"):
-            if (units := signs.result()) is not None:
-                yield (
-                    {"site": site, "over": "all"},
-                    {"dead_units": units.dead, "always_on_units": units.always_on},
-                )
+            yield {"site": site, "over": "all"}, signs.result()
         for site, first in sums["first"].result().items():
             for head, weight in enumerate(first.weights.tolist()):
                 yield {"site": site, "head": head}, {"first_token_attention": weight}

@@ -215,7 +215,7 @@ class Landscape(Observer):
         alphas = tuple(np.linspace(0, 1, self.points).tolist())
         sums = [self._sums(module, point_between(start, own, alpha)) for alpha in alphas]
         line = LossLine(alphas, np.stack([s for s, _ in sums]), sums[0][1])
-        values = {"barrier": line.barrier, "rise": line.rise, **vars(point_distance(start, own))}
+        values = {"barrier": line.barrier, "rise": line.rise, **point_distance(start, own)}
         if self.bootstrap and enough_blocks(line.blocks, self.name, step):
             how = self.bootstrap, self.confidence
             values["barrier_low"], values["barrier_high"] = line.interval(*how, seed=self.seed)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from lmdyn.analysis.geometry.rectifiers import ActiveUnits, UnitSigns, find_rectifiers, is_rectifier
+from lmdyn.analysis.geometry.rectifiers import UnitSigns, find_rectifiers, is_rectifier
 
 BATCH = {"input_ids": torch.arange(6).reshape(2, 3)}
 
@@ -95,4 +95,4 @@ def test_shares_of_units():
         for rows in (*x.split(size), x[:0]):
             signs.update(rows)
         signs.reduce()
-        assert signs.result() == ActiveUnits(dead=0.5, always_on=0.25)
+        assert signs.result() == {"dead_units": 0.5, "always_on_units": 0.25}

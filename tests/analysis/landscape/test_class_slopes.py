@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lmdyn.analysis.landscape.applications import repeated_modules, separate_applications
-from lmdyn.analysis.landscape.class_slopes import TokenClasses, class_slopes
+from lmdyn.analysis.landscape.class_slopes import TextOnLines, TokenClasses
 from tests.analysis.landscape.recurrent_models import Recurrent
 
 VOCABULARY = 11
@@ -81,7 +81,7 @@ def call_of(module):
 
 
 def slopes(module, directions, divisions, **how):
-    return class_slopes(module, batches(), call_of(module), directions, divisions, **how)
+    return TextOnLines(module, batches, call_of(module), divisions, **how).points({}, directions)
 
 
 @pytest.mark.parametrize("model", [Recurrent, Bypassed, Mixed])  # only the first begins at its output layer
@@ -149,7 +149,7 @@ def test_applications_of_a_shared_layer_are_those_of_untied_copies():
     direction = direction_of(module)
     own = {n: v for n, v in direction.items() if not n.startswith("layer")}
     own |= {f"copies.{i}.{n[6:]}": v for n, v in direction.items() if n.startswith("layer") for i in range(3)}
-    expected = class_slopes(untied, batches(), unrolled, [own], {"label": BY_LABEL})[0].groups
+    expected = TextOnLines(untied, batches, unrolled, {"label": BY_LABEL}).points({}, [own])[0].groups
     found = slopes(module, [direction], {"label": BY_LABEL}, repeated={"block": "layer"})
     for name in ("0.weight", "0.bias"):
         for i in range(3):
@@ -182,4 +182,4 @@ def test_what_cannot_be_computed_is_refused():
     divisions = {"": TokenClasses(1, all_of)}
     without = [{**batch, "labels": torch.full_like(batch["labels"], -100)} for batch in batches()]
     with pytest.raises(ValueError, match="no token of the text has a label"):
-        class_slopes(module, without, call_of(module), [direction_of(module)], divisions)
+        TextOnLines(module, lambda: without, call_of(module), divisions).points({}, [direction_of(module)])

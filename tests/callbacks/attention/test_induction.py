@@ -10,7 +10,7 @@ from torch import nn
 
 from lmdyn.analysis.attention.head_ablation import HeadPlace, ablated_heads
 from lmdyn.analysis.attention.induction_scores import SCORES, uniform_attention
-from lmdyn.analysis.attention.token_path import TokenPath, find_token_path
+from lmdyn.analysis.attention.token_path import find_token_path
 from lmdyn.callbacks import Induction, Run, select
 from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
 from tests.helpers.attention_only import VOCABULARY as SMALL
@@ -319,11 +319,11 @@ def test_factors_of_token_vectors_are_followed():
     embedding = decoder.embed_tokens.weight @ decoder.project_in.weight.T
     unembedding = model.lm_head.weight @ decoder.project_out.weight
     expected = (embedding.T @ unembedding).detach().double()
-    torch.testing.assert_close(path.product(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(path(), expected, rtol=1e-4, atol=1e-6)
     assert not isinstance(find_token_path(ARCHITECTURES["gpt2"](), batch, 32), str)
     assert "have 8 dimensions, but the blocks have 12" in find_token_path(model, batch, 12)
     assert isinstance(find_token_path(ARCHITECTURES["bert"](), batch, 32), str)
-    assert isinstance(find_token_path(ARCHITECTURES["own_lstm"](), batch, 32), TokenPath)
+    assert callable(find_token_path(ARCHITECTURES["own_lstm"](), batch, 32))
 
 
 # ---------------------------------------------------------------- bad input
