@@ -65,11 +65,7 @@ from lmdyn.analysis.landscape.critical_step import critical_step
 from lmdyn.analysis.landscape.hessian import Hessian, HessianTrace
 from lmdyn.analysis.landscape.line_integral import LineIntegral, LinePoint, integrate_line
 from lmdyn.analysis.landscape.loss_change import LossChange, loss_change_allocation
-from lmdyn.analysis.landscape.plane import (
-    Plane,
-    filter_normalized,
-    random_plane,
-)
+from lmdyn.analysis.landscape.plane import Plane, filter_normalized, random_plane
 from lmdyn.analysis.landscape.unit_groups import unit_groups
 from lmdyn.analysis.landscape.unit_matching import MatchedUnits, match_units
 from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate

@@ -339,8 +339,8 @@ def two_attentions(s: Sample) -> Args:
 
 
 ATTENTION = [
-    Measure("attention.attention_scores.attention_scores attention.attention_scores.rows_on_tokens "
-            "attention.attention_scores.on_tokens", scored, lambda s: (I.attention(s),), low=-1, high=np.log(5),
+    Measure("attention.attention_scores.attention_scores attention.attention_scores.on_tokens", scored,
+            lambda s: (I.attention(s),), low=-1, high=np.log(5),
             nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.attention_scores.AttentionPatternSums attention.attention_scores.pattern_sums", summed_scores,
             lambda s: (I.attention(s),), low=-1, high=99, nan=SAME_OR_NAN, empty=NOTHING, one=AS_USUAL,

@@ -16,7 +16,6 @@ __all__ = [
     "check_map_shape",
     "on_tokens",
     "pattern_sums",
-    "rows_on_tokens",
 ]
 
 _CACHED = 2**17  # numbers
@@ -115,14 +114,6 @@ def _entropies(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "batc
     # the logarithm is vectorized, and torch.special.entr is not
     parts = [part.clamp(min=tiny).log_().mul_(part).sum(-1) for part in maps.split(size)]
     return -torch.cat(parts).view(p.shape[:-1])
-
-
-def rows_on_tokens(
-    attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
-) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
-    """Return the weights on tokens only, with a sum of 1, and which rows have any; rows with NaN or ∞ become NaN."""
-    p, total, valid = on_tokens(attention, tokens)
-    return p / total[..., None], valid
 
 
 def on_tokens(

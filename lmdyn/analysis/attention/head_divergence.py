@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.attention.attention_scores import check_map_shape, rows_on_tokens
+from lmdyn.analysis.attention.attention_scores import check_map_shape, on_tokens
 from lmdyn.analysis.statistics.distributed import all_reduce_sums
 from lmdyn.analysis.statistics.jackknife import jackknife
 
@@ -21,7 +21,6 @@ Kind = Literal["jensen_shannon", "kullback_leibler"]
 Heads = Literal["same", "matched", "unmatched", "uniform"]
 
 _BITS = 1 / np.log(2)
-_KINDS: tuple[Kind, ...] = ("jensen_shannon", "kullback_leibler")
 _NAMES = {"same": "head"}
 _MEANS: tuple[tuple[Kind, Heads], ...] = (
     ("jensen_shannon", "same"),
@@ -72,11 +71,12 @@ def head_divergences(
     """
     for name, weights in (("attention p", p), ("attention q", q)):
         check_map_shape(name, weights, tokens)
-    (p, there), (q, also) = (rows_on_tokens(weights.double(), tokens) for weights in (p, q))
+    (p, of_p, there), (q, of_q, also) = (on_tokens(weights.double(), tokens) for weights in (p, q))
+    p, q = p / of_p[..., None], q / of_q[..., None]  # NaN where weights are NaN or infinite
     places = ((p != 0).any(1) | (q != 0).any(1)).sum(-1)
     counts = there.any(1) & also.any(1) & (places > 1)  # (batch, time)
     negentropy = {name: torch.xlogy(w, w).sum(-1) for name, w in (("p", p), ("q", q))}
-    columns: dict[Kind, list[Tensor]] = {kind: [] for kind in _KINDS}
+    columns: dict[Kind, list[Tensor]] = {"jensen_shannon": [], "kullback_leibler": []}
     for g in range(q.shape[1]):  # one head at a time bounds the memory
         other = q[:, g : g + 1]
         middle = (p + other) / 2

@@ -129,15 +129,13 @@ class BlockGroup:
         path: path of the module that contains them.
         blocks: the block modules.
         prefix: prefix of the names of its sites; empty if a model has one group.
-        names: names of the blocks that are sites.
-        sites: blocks that return one vector for each token.
+        sites: blocks that return one vector for each token, by name.
     """
 
     path: str
     blocks: list[Module]
     prefix: str = ""
-    names: list[str] = field(default_factory=list)
-    sites: list[Module] = field(default_factory=list)
+    sites: dict[str, Module] = field(default_factory=dict)
 
     @property
     def norm_name(self) -> str:
@@ -163,7 +161,7 @@ def block_groups(module: Module, trace: Trace, run: Callable[[], Any]) -> tuple[
         >>> model = nn.Sequential(nn.Embedding(9, 4), *(nn.TransformerEncoderLayer(4, 1, 4) for _ in range(2)))
         >>> run = lambda: model(torch.tensor([[1, 2, 3]]))
         >>> groups, _ = block_groups(model, trace_forward(model, run, {"input_ids": torch.tensor([[1, 2, 3]])}), run)
-        >>> groups[0].names
+        >>> list(groups[0].sites)
         ['block_00', 'block_01']
     """
     finder = _Grouping(module, trace, run)
@@ -301,15 +299,14 @@ class _Grouping:
         names = ["block" if single else f"block_{i:02d}" for i in numbers]
         names = [f"{group.prefix}_{name}" if group.prefix else name for name in names]
         reasons = {name: self.trace.no_site(m) for m, name in zip(group.blocks, names, strict=True)}
-        group.names = [name for name in names if reasons[name] is None]
-        group.sites = [m for m, name in zip(group.blocks, names, strict=True) if reasons[name] is None]
+        group.sites = {n: m for m, n in zip(group.blocks, names, strict=True) if reasons[n] is None}
         wrong = [name for name in names if reasons[name] is not None]
         shown = f"{', '.join(wrong[:2])}{f' … {wrong[-1]}' if wrong[2:] else ''}"
         left_out = [f"{shown}: {reasons[wrong[0]]}"] if wrong else []
         return left_out + [
             f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and returns only the last: to "
             "observe the other layers, make each layer a separate module"
-            for m, name in zip(group.sites, group.names, strict=True)
+            for name, m in group.sites.items()
             if isinstance(m, nn.RNNBase) and m.num_layers > 1
         ]
 

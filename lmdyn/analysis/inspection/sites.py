@@ -189,7 +189,7 @@ class _Finder:
         if len(self.trace.of(paths_of(module)[""])) > 1:  # called again, with labels, to obtain all logits
             self.trace = trace_forward(module, run, ids)
         self.groups, self.left_out = block_groups(module, self.trace, run)
-        self.blocks = {n: m for g in self.groups for n, m in zip(g.names, g.sites, strict=True)}
+        self.blocks = {name: m for group in self.groups for name, m in group.sites.items()}
         self.places: dict[str, tuple[Kind, Call]] = {
             name: ("block", self.trace.first(m)) for name, m in self.blocks.items()
         }

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool
@@ -96,10 +97,7 @@ def token_effects(
         >>> found.depends(0), found.depends(1), found.mixes
         (True, False, False)
     """
-
-    def measure() -> TokenEffects:
-        return _measured(module, batches, places, real, forward, key)
-
+    measure = partial(_measured, module, batches, places, real, forward, key)
     found = measure()
     zeros = _zero_parameters(module) if found.finite and not found.mixes else {}
     if not zeros:

@@ -119,8 +119,6 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         >>> found.points, round(found.slopes["w"].item(), 9), found.loss_change, found.first_order
         (5, 1.0, 1.0, 0.0)
     """
-    if most_points < 3 or (most_points - 1) & (most_points - 2):
-        raise ValueError(f"most_points is {most_points}: expected 3, 5, 9, 17 or another 2ⁿ + 1")
     start, end = point(0.0), point(1.0)
     loss_change, first_order = end.loss - start.loss, start.derivative
     trapezoid = _Sums()  # Σ over the points so far, of which the ends count half
@@ -135,9 +133,10 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         for i in range(1, intervals, 2):
             between.add(point(i / intervals))
         total = (2 * trapezoid.derivative + 4 * between.derivative) / (3 * intervals)
-        slopes = _error_and_size("slopes", trapezoid, between, before, intervals)
-        groups = _error_and_size("groups", trapezoid, between, before, intervals)
-        pairs = (total - loss_change, loss_change), slopes, groups
+        parts = [
+            _error_and_size(kind, trapezoid, between, before, intervals) for kind in ("slopes", "groups")
+        ]
+        pairs = [(total - loss_change, loss_change), *parts]
         close = all(_within(error, of, _TOLERANCE[0]) for error, of in pairs)
         if close or intervals + 1 >= most_points or not math.isfinite(total - loss_change):
             break
@@ -153,8 +152,7 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         first_order,
         loss_change,
         intervals + 1,
-        errors=(slopes[0], groups[0]),
-        sizes=(slopes[1], groups[1]),
+        *zip(*parts, strict=True),
     )
 
 

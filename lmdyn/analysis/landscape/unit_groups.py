@@ -13,8 +13,6 @@ from lmdyn.analysis.parameters.transformer_units import transformer_units
 
 __all__ = ["unit_groups"]
 
-_GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
-
 
 def unit_groups(module: nn.Module, run: Callable[[], Tensor] | None = None) -> tuple[UnitGroup, ...]:
     """Return the exchangeable units of a recurrent network or of a transformer.
@@ -115,8 +113,7 @@ def _layers(module: nn.Module) -> Iterator[tuple[dict[str, Tensor], int, int]]:
             continue
         if m.bidirectional or m.proj_size:
             raise ValueError("got a bidirectional or projected layer: set bidirectional=False, proj_size=0")
-        gates = next(n for kind, n in _GATES.items() if isinstance(m, kind))
         kinds = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if m.bias else ()))
         for number in range(m.num_layers):
             found = {kind.replace("weight_", ""): getattr(m, f"{kind}_l{number}") for kind in kinds}
-            yield found, gates, m.hidden_size
+            yield found, len(found["hh"]) // m.hidden_size, m.hidden_size
