@@ -12,7 +12,7 @@ _WHY = {
         geometry.rectifiers.{find_rectifiers,is_rectifier}
         dynamics.synchronized_map.{SynchronizedMap,synchronized_map} interdependence.pairwise_shapley.reading_of
         inspection.activations.* inspection.attention_weights.* inspection.attributes.* inspection.batches.*
-        inspection.blocks.* inspection.forward.{StopForward,call_module,called_module,device_of,dotted}
+        inspection.blocks.* inspection.forward.{Renamed,StopForward,call_module,called_module,device_of,dotted}
         inspection.forward.{limit_imports,logits_of,stand_in,uncompiled} inspection.forward_trace.*
         inspection.predictions.* inspection.sites.* inspection.transformer.* dynamics.maps.copies.*
         dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.* dynamics.maps.texts.*

@@ -57,8 +57,6 @@ class SampledRows:
 
     def reduce(self) -> None:
         """Take the sample of all ranks' rows; call it once, on every rank, after the last update."""
-        if self._parts:
-            self._select()
         mine = [(keys.cpu(), {name: x.cpu() for name, x in rows.items()}) for keys, rows in self._parts]
         self._parts = list(chain.from_iterable(gather(mine)))
         if self._parts:

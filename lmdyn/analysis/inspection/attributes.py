@@ -33,15 +33,7 @@ def has_attribute(owner: object, name: str) -> bool:
         >>> has_attribute(Data(), "tokenizer"), hasattr(Data(), "tokenizer")
         (True, False)
     """
-    if inspect.getattr_static(owner, name, _MISSING) is not _MISSING:
-        return True
-    if not hasattr(type(owner), "__getattr__"):
-        return False
-    try:
-        getattr(owner, name)
-    except AttributeError:
-        return False
-    return True
+    return inspect.getattr_static(owner, name, _MISSING) is not _MISSING or hasattr(owner, name)
 
 
 def read_attribute(owner: object, name: str) -> Any:

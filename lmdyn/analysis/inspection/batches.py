@@ -91,14 +91,7 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
             names = {"input_ids": 0}
     elif isinstance(batch, Mapping):
         entries = dict(batch)
-        if (
-            names is None
-            and "input_ids" in entries
-            and ("labels" in entries or not entries.keys() & set(_LABELS))
-        ):
-            return entries
-        if names is None:
-            names = _recognised(entries)
+        names = _recognised(entries) if names is None else names
     elif isinstance(batch, DataLoader):
         raise ValueError("the list of batches contains a DataLoader: pass the DataLoader instead of a list")
     else:
@@ -457,6 +450,8 @@ def _two_of_ids(batch: Any) -> bool:
 
 def _recognised(entries: Mapping[str, Any]) -> dict[str, str | int] | None:
     """Return the usual names of ids and labels, if there is at most one of each."""
+    if "input_ids" in entries and ("labels" in entries or not entries.keys() & set(_LABELS)):
+        return {}
     ids = [k for k in _IDS if of_ids(entries.get(k))]
     labels = [k for k in _LABELS if of_ids(entries.get(k))]
     if len(ids) != 1 or len(labels) > 1:

@@ -233,18 +233,17 @@ class AttentionTrace:
         found: path of the module by name of the block.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, blocks: Mapping[str, Module]) -> None:
+        self._trace, self._blocks = trace, blocks
         self._times = {time for _, time in trace.axes}
-        self._names: dict[int, str] = {}
+        self._names = {id(block): name for name, block in blocks.items()}
         self._answered: list[tuple[Module, bool, Tensor]] = []
         self.found: dict[str, str] = {}
         self._others: dict[str, None] = {}
 
-    def watch(self, blocks: Mapping[str, Module]) -> AbstractContextManager[None]:
-        """Record blocks, by names of sites, in this context."""
-        self._names = {id(block): name for name, block in blocks.items()}
-        return watch_attention((m for block in blocks.values() for m in block.modules()), self._see)
+    def watch(self) -> AbstractContextManager[None]:
+        """Record the blocks in this context."""
+        return watch_attention((m for block in self._blocks.values() for m in block.modules()), self._see)
 
     def _see(self, m: Module, output: Any, weights: Tensor | None, within: list[Tensor]) -> None:
         by_output = weights is not None and isinstance(output, Tensor)
@@ -267,15 +266,16 @@ class AttentionTrace:
         apart = [m for m in apart if not any(n is not m and within(n, m) for n in apart)]
         self._others |= dict.fromkeys(self._trace.path_of[id(m)] for m in apart)
 
-    def left_out(self, blocks: list[Module]) -> list[str]:
-        """Return sentences on what was not found in these blocks, and why."""
+    def left_out(self) -> list[str]:
+        """Return sentences on what was not found in the blocks that are not recurrent, and why."""
         said = []
         if self._others:
             said.append(
                 f"attention weights: {_enumerated(list(self._others))} also return attention weights, as in cross "
                 "attention: name these modules with `attention_sites`"
             )
-        without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
+        others = [name for name, m in self._blocks.items() if not isinstance(m, nn.RNNBase)]
+        without = [name for name in others if name not in self.found]
         if without:
             said.append(
                 f"no module of {_enumerated(without)} returns attention weights (no attention, another kernel, or rows "

@@ -22,8 +22,6 @@ __all__ = ["FoundSites", "Kind", "find_sites", "match_sites", "names_of_paths"]
 
 Kind = Literal["embedding", "block", "norm", "logits"]
 
-_MOST = 100
-
 
 @dataclass(frozen=True)
 class FoundSites:
@@ -118,7 +116,7 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
         Module path by display name, in the order of the model.
 
     Raises:
-        ValueError: if no module matches (the message gives the nearest paths), or if more than 100 do.
+        ValueError: if no module matches; the message gives the nearest paths.
 
     Example:
         >>> layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
@@ -146,11 +144,6 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
             f"{', '.join(near_ends[end] for end in near)}. lmdyn matches patterns segment by segment; a pattern that "
             "begins with `*` may begin anywhere, such as '*.layers.*'"
-        )
-    if len(matched) > _MOST:
-        raise ValueError(
-            f"the pattern {pattern!r} matches {len(matched)} modules of {type(module).__name__}, more than {_MOST}: "
-            f"{', '.join(matched[:3])} … {matched[-1]}; use a longer part of the path"
         )
     return names_of_paths(matched)
 
@@ -335,19 +328,17 @@ class _Finder:
 
     def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         """Return attention modules by block, and the sites whose output is overwritten."""
-        attention = AttentionTrace(self.trace)
+        attention = AttentionTrace(self.trace, self.blocks)
         with capture(self.module, sites) as seen:
             try:
-                with readable_attention(self.module), attention.watch(self.blocks):
+                with readable_attention(self.module), attention.watch():
                     self.run()
             except Exception as error:  # the model has no eager attention
                 seen.clear()
                 self.run()  # raises the model's own error, if it is not that of the attention
                 self.left_out.append(f"attention weights: the model fails under eager attention: {error}")
                 return {}, seen.overwritten
-            self.left_out += attention.left_out(
-                [m for m in self.blocks.values() if not isinstance(m, nn.RNNBase)]
-            )
+            self.left_out += attention.left_out()
             return attention.found, seen.overwritten
 
 
