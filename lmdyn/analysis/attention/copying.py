@@ -17,17 +17,12 @@ def positive_eigenvalues(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor,
     1 if all eigenvalues are positive real numbers, −1 if all are negative ones; near 0 for random matrices. NaN for a
     matrix without an eigenvalue other than 0, and for one with entries that are not finite.
 
-    Raises:
-        ValueError: for matrices that are not square, or empty.
-
     Reference: Elhage et al. 2021, "Copying" (summary by eigenvalues).
 
     Example:
         >>> positive_eigenvalues(torch.stack([torch.eye(2), -torch.eye(2), torch.tensor([[0.0, -1], [1, 0]])]))
         tensor([ 1., -1.,  0.], dtype=torch.float64)
     """
-    if matrices.ndim < 2 or matrices.shape[-1] != matrices.shape[-2] or not matrices.shape[-1]:
-        raise ValueError(f"matrices are {tuple(matrices.shape)}: expected (..., n, n) with n from 1")
     a: Tensor = exact_float(matrices).cpu()
     finite = a.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvals(a.where(finite[..., None, None], 0))

@@ -92,8 +92,6 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
     elif isinstance(batch, Mapping):
         entries = dict(batch)
         names = _recognised(entries) if names is None else names
-    elif isinstance(batch, DataLoader):
-        raise ValueError("the list of batches contains a DataLoader: pass the DataLoader instead of a list")
     else:
         raise ValueError(
             f"expected batches that are dicts, tuples or tensors, got {type_words(type(batch).__name__)}: pass a "

@@ -23,7 +23,7 @@ def loss_barrier(alphas: Sequence[float], losses: npt.NDArray[np.floating[Any]])
         losses: (…, points) loss at each position; NaN anywhere gives NaN.
 
     Raises:
-        ValueError: without the two ends, or for another number of losses.
+        ValueError: without the two ends.
 
     Reference: Frankle et al. 2020 (instability: the rise over the mean of the ends, with α = ½ or the maximum);
         Entezari et al. 2022, equation 1 (this form).
@@ -45,7 +45,7 @@ def rise_over_chord(
         losses: loss at each position; NaN anywhere gives NaN.
 
     Raises:
-        ValueError: without the two ends or a position between them, or for another number of losses.
+        ValueError: without the two ends or a position between them.
 
     Example:
         >>> rise_over_chord([0.0, 0.5, 1.0], np.array([[1.0, 4.0, 2.0], [1.0, 0.5, 2.0]]))
@@ -63,8 +63,6 @@ def _over_chord(alphas: Sequence[float], losses: npt.NDArray[Any]) -> npt.NDArra
     if not {0, 1} <= {*positions}:
         raise ValueError(f"alphas are {', '.join(f'{a:g}' for a in positions)}: expected 0 and 1 in alphas")
     values = np.asarray(losses, np.float64)
-    if values.shape[-1] != len(positions):
-        raise ValueError(f"expected {len(positions)} losses, one for each of alphas, got {values.shape[-1]}")
     first, last = (values[..., [positions.index(end)]] for end in (0, 1))
     at = np.array(positions)
     rise: npt.NDArray[np.float64] = values - ((1 - at) * first + at * last)

@@ -24,18 +24,10 @@ def test_rows_repeat_and_are_functions_of_their_number():
     assert ((counts - 900).abs() < 5 * (3000 * 0.3 * 0.7) ** 0.5).all()  # each with the same probability
 
 
-@pytest.mark.parametrize(
-    ("ids", "length", "rows", "message"),
-    [
-        (range(5), 6, 1, "6 different tokens, got 5: lower"),
-        ([1, 1, 2], 3, 1, "got 2"),
-        (range(9), 1, 1, "length from 2"),
-        (range(9), 2, 0, "rows is 0"),
-    ],
-)
-def test_rows_that_cannot_be_drawn(ids, length, rows, message):
-    with pytest.raises(ValueError, match=message):
-        repeated_tokens(ids, length, rows)
+def test_rows_that_cannot_be_drawn():
+    for ids, length, message in ((range(5), 6, "6 different tokens, got 5: lower"), ([1, 1, 2], 3, "got 2")):
+        with pytest.raises(ValueError, match=message):
+            repeated_tokens(ids, length, 1)
 
 
 def test_losses_are_of_the_same_tokens():
