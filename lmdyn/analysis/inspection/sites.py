@@ -22,6 +22,8 @@ __all__ = ["FoundSites", "Kind", "find_sites", "match_sites", "names_of_paths"]
 
 Kind = Literal["embedding", "block", "norm", "logits"]
 
+_MOST = 100
+
 
 @dataclass(frozen=True)
 class FoundSites:
@@ -116,7 +118,7 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
         Module path by display name, in the order of the model.
 
     Raises:
-        ValueError: if no module matches; the message gives the nearest paths.
+        ValueError: if no module matches (the message gives the nearest paths), or if more than 100 do.
 
     Example:
         >>> layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
@@ -144,6 +146,11 @@ def match_sites(module: Module, pattern: str) -> dict[str, str]:
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
             f"{', '.join(near_ends[end] for end in near)}. lmdyn matches patterns segment by segment; a pattern that "
             "begins with `*` may begin anywhere, such as '*.layers.*'"
+        )
+    if len(matched) > _MOST:
+        raise ValueError(
+            f"the pattern {pattern!r} matches {len(matched)} modules of {type(module).__name__}, more than {_MOST}: "
+            f"{', '.join(matched[:3])} … {matched[-1]}; use a longer part of the path"
         )
     return names_of_paths(matched)
 

@@ -528,12 +528,15 @@ def test_a_pattern_names_the_blocks_however_deep_they_are():
     assert len(t5) == 4
 
 
-def test_a_pattern_that_matches_nothing_is_refused():
+def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
     model = H.ARCHITECTURES["llama"]()
     with pytest.raises(ValueError, match=re.escape("are model.layers.0.")):
         match_sites(model, "*.layer.*")
     with pytest.raises(ValueError, match="no module of LlamaForCausalLM"):
         match_sites(model, "layers.*")  # not from the beginning
+    many = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(1, 1) for _ in range(120))})
+    with pytest.raises(ValueError, match=r"matches 120 modules .* more than 100"):
+        match_sites(many, "*.layers.*")
 
 
 def test_the_decoder_reads_ids_made_of_labels():
