@@ -110,8 +110,7 @@ def contextual_decomposition(
         >>> parts.relevant[0].shape, bool(parts.completeness < 1e-12)
         (torch.Size([5, 2, 5, 4]), True)
     """
-    check_variant(variant)
-    gates, hidden = gates_of(lstm, inputs, state)
+    gates, hidden = gates_of(lstm, inputs, state, variant)
     steps = real_steps(mask, inputs)
     several = focus.reshape(-1, *steps.shape) & steps
     masks, batch, time = several.shape
@@ -141,12 +140,6 @@ def contextual_decomposition(
     relevant_h, irrelevant_h, relevant_c, irrelevant_c = parts
     error = torch.stack(errors).max()
     return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
-
-
-def check_variant(variant: str) -> None:
-    """Raise an error for an unknown variant."""
-    if variant not in get_args(Variant):
-        raise ValueError(f"variant is {variant!r}: expected one of {', '.join(map(repr, get_args(Variant)))}")
 
 
 def squash(z: Tensor, n: int) -> Tensor:
@@ -224,9 +217,18 @@ class Gates:
 
 
 def gates_of(
-    lstm: nn.Module | Iterable[nn.Module], inputs: Float[Tensor, "batch time inputs"], state: State | None
+    lstm: nn.Module | Iterable[nn.Module],
+    inputs: Float[Tensor, "batch time inputs"],
+    state: State | None,
+    variant: str,
 ) -> tuple[list[Gates], list[Tensor]]:
-    """Return what is known of each layer, and its hidden states, as PyTorch computes them."""
+    """Return what is known of each layer, and its hidden states, as PyTorch computes them.
+
+    Raises:
+        ValueError: for an unknown variant, or for words, a state or an LSTM that do not fit.
+    """
+    if variant not in get_args(Variant):
+        raise ValueError(f"variant is {variant!r}: expected one of {', '.join(map(repr, get_args(Variant)))}")
     layers, x, known, hidden = lstm_layers(lstm), inputs, [], []
     check_inputs(layers, inputs)
     for layer, (h, c) in zip(layers, initial_state(layers, inputs, state), strict=True):

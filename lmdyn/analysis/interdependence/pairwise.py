@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from lmdyn.analysis.interdependence.decomposition import (
     Variant,
     advance,
-    check_variant,
     contextual_decomposition,
     gates_of,
     recurrent,
@@ -161,12 +160,11 @@ def pairwise_interdependence(
         >>> di.hidden.shape, int(di.hidden.isnan().sum())  # words 3, 4 and 5 have fewer partners
         (torch.Size([2, 6, 3]), 12)
     """
-    check_variant(variant)
     if decoder is not None:
         check_decoder(decoder, lstm_layers(lstm))
     steps = real_steps(mask, inputs)
     batch, time = steps.shape
-    known, _ = gates_of(lstm, inputs, state)
+    known, _ = gates_of(lstm, inputs, state, variant)
     entering = F.linear(inputs, known[0].w_in).flatten(0, 1)
     root = None if decoder is None else _root(decoder.weight.detach())
     # the lengths determine which rows continue: on the CPU, to avoid synchronizing with the device

@@ -77,8 +77,7 @@ class AllocationSums:
     @property
     def void(self) -> bool:
         """Whether the parts are no numbers to use: residuals, or errors of the parts, see ``is_void``."""
-        pairs = (self.gross_residual, self.gross_change), *zip(self.errors, self.sizes, strict=True)
-        return any(is_void(error, of) for error, of in pairs)
+        return is_void((self.gross_residual, self.gross_change), *zip(self.errors, self.sizes, strict=True))
 
     @property
     def relative_error(self) -> float:

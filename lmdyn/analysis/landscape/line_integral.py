@@ -70,18 +70,17 @@ class LineIntegral:
     @property
     def void(self) -> bool:
         """Whether the parts are no numbers to use: the residual, or the errors of the parts, see :func:`is_void`."""
-        pairs = (self.residual, self.loss_change), *zip(self.errors, self.sizes, strict=True)
-        return any(is_void(error, of) for error, of in pairs)
+        return is_void((self.residual, self.loss_change), *zip(self.errors, self.sizes, strict=True))
 
 
-def is_void(error: float, of: float) -> bool:
-    """Return whether an error exceeds 5 % of the number that it is of, and 1e-4 nats, or is not finite.
+def is_void(*pairs: tuple[float, float]) -> bool:
+    """Return whether one of several errors exceeds 5 % of the number that it is of, and 1e-4 nats, or is not finite.
 
     Example:
-        >>> is_void(0.02, -1.0), is_void(0.06, -1.0), is_void(5e-5, 0.0), is_void(math.nan, 1.0)
-        (False, True, False, True)
+        >>> [is_void(pair) for pair in ((0.02, -1.0), (0.06, -1.0), (5e-5, 0.0), (math.nan, 1.0))]
+        [False, True, False, True]
     """
-    return not _within(error, of, _VOID)
+    return not all(_within(error, of, _VOID) for error, of in pairs)
 
 
 def _within(error: float, of: float, share: float) -> bool:

@@ -246,15 +246,13 @@ def _layout(path: str, m: nn.Module, modules: Mapping[str, nn.Module]) -> HeadLa
     normed = any(_QK_NORM.search(name) for name in children)
 
     def read() -> HeadMatrices:
-        rows = None if projections else _rows(heads, kv_heads, width, by_head)
         weights = [linear_weight(layer) for layer in layers]
         biases = [linear_bias(layer) for layer in layers]
-        if rows is not None:
-            weights = [weights[0][r.to(weights[0].device)] for r in rows]
-            biases = [None if biases[0] is None else biases[0][r.to(biases[0].device)] for r in rows]
-        return _matrices(
-            (heads, kv_heads), weights, biases, linear_weight(output), linear_bias(output), normed
-        )
+        if not projections:
+            rows = _rows(heads, kv_heads, width, by_head)
+            weights = [weights[0][r] for r in rows]
+            biases = [None if biases[0] is None else biases[0][r] for r in rows]
+        return _matrices((heads, kv_heads), weights, biases, output, normed)
 
     where = {id(other): p for p, other in modules.items()}
     paths = tuple(where[id(layer)] for layer in layers)
@@ -268,17 +266,16 @@ def _family(m: nn.Module) -> str:
 def _why_unknown(m: nn.Module, fused: str, children: Mapping[str, nn.Module]) -> str:
     """Return why the order of rows in a projection for queries, keys and values is not known; empty if it is."""
     kind = type(m).__name__
-    known = _family(m) in _BY_HEAD | _IN_BLOCKS
     if "q_attn" in children:
         return f"{kind} is a cross attention with one projection for keys and values"
-    if type(m).__module__.startswith("transformers.") and not known:
-        return f"the order of queries, keys and values in {fused!r} of {kind} is not known"
-    if fused == "query_key_value" and not known:  # models with this name use both orders
+    # of transformers, and with this name also of others, models use both orders
+    either = fused == "query_key_value" or type(m).__module__.startswith("transformers.")
+    if either and _family(m) not in _BY_HEAD | _IN_BLOCKS:
         return f"the order of queries, keys and values in {fused!r} of {kind} is not known"
     return ""
 
 
-def _declared(m: nn.Module, names: tuple[str, ...]) -> int | None:
+def _declared(m: object, names: tuple[str, ...]) -> int | None:
     for name in names:
         value = getattr(m, name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -290,14 +287,11 @@ def _declared_near(
     path: str, m: nn.Module, modules: Mapping[str, nn.Module], names: tuple[str, ...]
 ) -> int | None:
     """Return a number that the module, its configuration or that of a module around it declares."""
-    own = _declared(m, names)
-    while own is None:
-        config = getattr(modules.get(path, m), "config", None)
-        own = None if config is None else _declared(config, names)
-        if not path or config is not None:
-            break
-        path = path.rpartition(".")[0]
-    return own
+    parts = path.split(".")
+    around = (modules.get(".".join(parts[:n]), m) for n in range(len(parts), -1, -1))
+    configs = (getattr(outer, "config", None) for outer in around)
+    nearest = next((config for config in configs if config is not None), None)
+    return _declared(m, names) or _declared(nearest, names)
 
 
 def _sizes(
@@ -341,8 +335,7 @@ def _matrices(
     heads: tuple[int, int],
     weights: list[Tensor],
     biases: list[Tensor | None],
-    output: Tensor,
-    output_bias: Tensor | None,
+    output: nn.Module,
     normed: bool,
 ) -> HeadMatrices:
     number, kv = heads
@@ -351,9 +344,9 @@ def _matrices(
     q_bias, k_bias, v_bias = (
         None if b is None else b.unflatten(0, (n, -1)) for b, n in zip(biases, counts, strict=True)
     )
-    o = output.unflatten(1, (number, -1)).movedim(1, 0)
+    o = linear_weight(output).unflatten(1, (number, -1)).movedim(1, 0)
     group = torch.arange(number, device=q.device) // (number // kv)
-    return HeadMatrices(q, k, v, o, group, q_bias, k_bias, v_bias, output_bias, normed)
+    return HeadMatrices(q, k, v, o, group, q_bias, k_bias, v_bias, linear_bias(output), normed)
 
 
 def _torch_layout(path: str, m: nn.MultiheadAttention) -> HeadLayout | str:
@@ -366,8 +359,7 @@ def _torch_layout(path: str, m: nn.MultiheadAttention) -> HeadLayout | str:
         separate = (getattr(m, f"{name}_proj_weight") for name in "qkv")
         weights = [whole_tensor(w) for w in separate] if fused is None else [*whole_tensor(fused).chunk(3)]
         biases: list[Tensor | None] = [None] * 3 if bias is None else [*whole_tensor(bias).chunk(3)]
-        output = linear_weight(m.out_proj), linear_bias(m.out_proj)
-        return _matrices((heads, heads), weights, biases, *output, False)
+        return _matrices((heads, heads), weights, biases, m.out_proj, False)
 
     where = f"{path}.out_proj" if path else "out_proj"
     return HeadLayout(path, heads, heads, read, where, m.embed_dim // heads)

@@ -143,8 +143,8 @@ def test_other_names_and_shapes_are_refused():
 
 @pytest.mark.parametrize(("residual", "void"), [(0.9e-4, False), (1.1e-4, True), (0.051, True)])
 def test_a_residual_is_void_from_its_bounds_on(residual, void):
-    assert is_void(residual, 0.0 if residual < 0.01 else 1.0) is void
-    assert is_void(-residual, 0.0 if residual < 0.01 else -1.0) is void
+    assert is_void((residual, 0.0 if residual < 0.01 else 1.0)) is void
+    assert is_void((-residual, 0.0 if residual < 0.01 else -1.0)) is void
 
 
 def test_rows_without_a_class_are_the_rest():
