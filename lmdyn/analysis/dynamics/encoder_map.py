@@ -202,8 +202,7 @@ class EncoderMap:
             ids = {name: t for name, t in rows.items() if name == "input_ids"}
             loops = repeated_modules(self._module, run, ids)
         except Exception as failed:
-            kind = NoMapError if isinstance(refused, NoMapError) else ValueError
-            raise kind(
+            raise ValueError(
                 f"lmdyn cannot run {model}: {type(failed).__name__}: {failed}. Check batch and `forward` ({refused})"
             ) from failed
         for layers in loops:
@@ -213,7 +212,7 @@ class EncoderMap:
                 try:
                     return self._steps_of(layers, Core(core.unit[:end], core.n))
                 except NoMapError as error:
-                    refused = error if not isinstance(refused, NoMapError) or blocks is None else refused
+                    refused = error if blocks is None else refused
         if blocks is not None and blocks[1].n > 1:
             return self._steps_of(*blocks)
         raise refused
@@ -266,14 +265,12 @@ class EncoderMap:
         Args:
             rows: their numbers, or a mask of all rows.
         """
-        if self._batch is None:
-            return self
-        return self.of(rows_at(self._batch, rows))
+        return self if self._batch is None else self.of(rows_at(self._batch, rows))
 
     def _read(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs of the forward."""
-        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
-        return {name: value for name, value in tensors.items() if self.masked or name != "attention_mask"}
+        left_out = () if self.masked else ("attention_mask",)
+        return {k: v for k, v in batch.items() if isinstance(v, Tensor) and v.ndim and k not in left_out}
 
     def _applied_to(self, x: Tensor) -> list[Map]:
         """Return the layers of an iteration, or the step, for this number of rows and tokens."""

@@ -14,6 +14,7 @@ from lmdyn.analysis.dynamics.synchronization import (
     check_floor,
     deviation,
     deviation_floor,
+    mean_token,
 )
 from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
 from lmdyn.analysis.orbits.recurrence import Recurrence
@@ -188,21 +189,20 @@ def _full(
             if threshold or step < len(run.deviations):
                 d = _look(run, x, step, rows, variant)
         delta = _grown(run, x, delta, first, window, rows, run.epsilon)
-        run.final[rows], run.final_full[rows], run.delta_full[rows] = _mean(x), x, delta
+        run.final[rows], run.final_full[rows], run.delta_full[rows] = mean_token(x), x, delta
         run.observed[window, rows] = run.final[rows, 0]
         over = ~finite_rows(x)
         if returns is not None:
-            over |= _returned(run, returns, x.flatten(1), every, rows, window)
+            over |= _returned(run, returns, x.flatten(1), every, rows, window + 1)
         if threshold:
             done = d < threshold
             at = rows[done]
             run.switched_at[at], run.exponents[window, at] = (window + 1) * run.tau, torch.nan
             run.final_full[at], run.delta_full[at] = torch.nan, torch.nan
-            run.delta[at] = _mean(delta[done])
+            run.delta[at] = mean_token(delta[done])
             over |= done
         if over.any():  # the only synchronization with the device in a window
             x, delta, first, rows, f = x[~over], delta[~over], first[~over], rows[~over], part_of(f, ~over)
-            d = d[~over]
         if len(rows) == 0:
             return
 
@@ -221,23 +221,21 @@ def _reduced(run: LongRun, reduced: Map, epsilon: float, tolerance: float | None
     """Iterate the map of one token, for all rows that have synchronized, each from its own window on."""
     goes_on = (run.switched_at >= 0) & (run.ended_at < 0)
     run.delta[~goes_on] = torch.nan
-    begins = torch.where(goes_on, run.switched_at // run.tau, -1).tolist()
     power, first = repeat(reduced, run.tau), run.delta.clone()
-    every = torch.arange(len(begins), device=first.device)
-    returns, rows = None if tolerance is None else Recurrence(tolerance), every[:0]
-    for window in range(len(run.exponents)):
-        rows = torch.cat([rows, every[[begin == window for begin in begins]]])
-        if len(rows) == 0 and window >= max(begins, default=-1):
-            return
+    every = rows = (goes_on & (run.switched_at < len(run.exponents) * run.tau)).nonzero()[:, 0]
+    window = run.switched_at[rows] // run.tau
+    returns = None if tolerance is None else Recurrence(tolerance)
+    while len(rows):
         x, delta = run.final[rows], run.delta[rows]
         x, moved = _run_padded(power, torch.cat([x, x + delta])).chunk(2)
         run.delta[rows] = _grown(run, x, moved - x, first[rows], window, rows, epsilon)
         run.final[rows], run.observed[window, rows] = x, x[:, 0]
-        over = ~finite_rows(x)
+        window = window + 1
+        over = ~finite_rows(x) | (window == len(run.exponents))
         if returns is not None:
-            over |= _returned(run, returns, x, every, rows, window)
+            over |= _returned(run, returns, x, every, rows, window, run.switched_at[rows])
         if over.any():  # the only synchronization with the device in a window
-            rows = rows[~over]
+            rows, window = rows[~over], window[~over]
 
 
 def _grown(
@@ -245,7 +243,7 @@ def _grown(
     x: Tensor,
     delta: Tensor,
     first: Tensor,
-    window: int,
+    window: int | Tensor,
     rows: Tensor,
     epsilon: float,
 ) -> Tensor:
@@ -262,19 +260,20 @@ def _returned(
     x: Float[Tensor, "rows d"],
     every: Tensor,
     rows: Tensor,
-    window: int,
+    windows: int | Tensor,
+    since: int | Tensor = 0,
 ) -> Bool[Tensor, "rows"]:
     """Return which rows, of ``every`` row that is tracked, are known to be on a closed orbit, and record them.
 
-    States are compared at the end of each window: any period appears as a period in windows.
+    States are compared at the end of each window, from step ``since`` on: any period appears as a period in windows.
     """
     states = x.new_full((len(every), x.shape[1]), torch.nan)
     here = torch.searchsorted(every, rows)
     states[here] = x
     returns.update(states)
     at = returns.recurred_at[here]
-    run.recurred_at[rows] = torch.where(at >= 0, (at + 1) * run.tau, run.recurred_at[rows])
-    run.ended_at[rows] = torch.where(at >= 0, (window + 1) * run.tau, run.ended_at[rows])
+    run.recurred_at[rows] = torch.where(at >= 0, (at + 1) * run.tau + since, run.recurred_at[rows])
+    run.ended_at[rows] = torch.where(at >= 0, windows * run.tau, run.ended_at[rows])
     return at >= 0
 
 
@@ -284,7 +283,3 @@ def _run_padded(run: Map, x: Tensor) -> Tensor:
         return run(x) if len(x) else x
     more = (1 << (len(x) - 1).bit_length()) - len(x)
     return run(torch.cat([x, x[:1].expand(more, -1)]))[: len(x)]
-
-
-def _mean(x: Tensor) -> Tensor:
-    return x.double().mean(1).to(x.dtype)

@@ -16,6 +16,7 @@ __all__ = [
     "check_floor",
     "deviation",
     "deviation_floor",
+    "mean_token",
     "synchronization_offset",
     "synchronize",
 ]
@@ -61,6 +62,11 @@ def deviation(
         return x.std(-2, correction=0).mean(-1)
     apart: Tensor = torch.linalg.vector_norm(x - x.mean(-2, keepdim=True), dim=-1)
     return apart.mean(-1)
+
+
+def mean_token(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch d"]:
+    """Compute the mean token of each state, summed in float64."""
+    return x.double().mean(-2).to(x.dtype)
 
 
 @torch.no_grad()
@@ -178,14 +184,13 @@ def synchronize(
         Synchronization(offset=tensor([3]), token=tensor([[2.]]))
     """
     offset = x.new_full((len(x),), -1, dtype=torch.int64)
-    token = x.double().mean(1).to(x.dtype)
+    token = mean_token(x)
     for rows in torch.arange(len(x), device=x.device).split(batch_size):
         now, here = x[rows], part_of(f, rows)
         for t in range(max_steps + 1):
-            first = (offset[rows] < 0) & (deviation(now, variant) < threshold)
-            offset[rows] = torch.where(first, t, offset[rows])
-            open_ = (offset[rows] < 0) | first
-            token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
+            still = offset[rows] < 0
+            token[rows] = torch.where(still[:, None], mean_token(now), token[rows])
+            offset[rows] = torch.where(still & (deviation(now, variant) < threshold), t, offset[rows])
             # synchronizes with the device only every 10 steps
             if t == max_steps or (t % 10 == 9 and (offset[rows] >= 0).all()):
                 break

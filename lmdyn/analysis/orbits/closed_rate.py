@@ -1,6 +1,5 @@
 """Exponent of an orbit that is known to be closed: step by step, over whole periods."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -8,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
-from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
-from lmdyn.analysis.orbits.trajectories import Map, of_states, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.lyapunov import advanced, random_perturbation, unit_perturbation
+from lmdyn.analysis.orbits.trajectories import Map, of_states, repeat, state_norm
 
 __all__ = ["closed_orbit_rate"]
 
@@ -61,14 +60,11 @@ def closed_orbit_rate(
         raise ValueError(f"expected periods of at least 1, got {int(period.min())}: pass only closed orbits")
     first = random_perturbation(x, 1.0, seed, rows)
     size = state_norm(x)
-    epsilon = math.sqrt(torch.finfo(x.dtype).eps) * per_row(torch.where(size > 0, size, 1.0), x).to(x.dtype)
     delta = first if perturbation is None else unit_perturbation(perturbation, first)
     total = max(_STEPS, _PERIODS * int(period.max())) if len(x) else _STEPS
     step, grown = repeat(f, 1), []
     for _ in range(total):
-        x, moved = step(torch.cat([x, x + delta * epsilon])).chunk(2)
-        # measured relative to the row's own ε: a norm of 1 that was ε
-        delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, first, 1.0)
+        x, delta, growth, finite = advanced(step, x, delta, first, size)
         grown.append(torch.where(finite, growth, torch.nan))
     kept = 2 * total // 3 // period * period
     return growth_rate(torch.stack(grown), 1, start=total - kept)

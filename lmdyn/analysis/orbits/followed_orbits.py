@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
+from lmdyn.analysis.orbits.lyapunov import advanced, random_perturbation, unit_perturbation
 from lmdyn.analysis.orbits.recurrence import Recurrence
-from lmdyn.analysis.orbits.trajectories import Map, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, repeat, state_norm
 
 __all__ = ["FollowedOrbits", "refuse_noise"]
 
@@ -53,9 +53,9 @@ class FollowedOrbits:
         self.tolerance = 64 * eps if tolerance is None else tolerance
         self.scale = state_norm(x)
         self.first = random_perturbation(x, 1.0, seed, rows)
-        self._share = math.sqrt(eps)
-        delta = self.first if perturbation is None else unit_perturbation(perturbation, self.first)
-        self.delta = delta * self._epsilon()
+        self.delta = (
+            self.first.clone() if perturbation is None else unit_perturbation(perturbation, self.first)
+        )
         nothing = x.new_empty(0, n, dtype=torch.float64)
         self.exponents = nothing if earlier is None else earlier.to(nothing)
         self.earlier = len(self.exponents)
@@ -67,42 +67,29 @@ class FollowedOrbits:
         self.sizes, self.followed, self.diverged = nothing, no.clone(), no.clone()
         g, size = torch.Generator().manual_seed(seed + 1), math.prod(x.shape[1:])
         self.along = torch.randn(size, _OBSERVABLES, generator=g, dtype=torch.float64).to(x)
-        self.looks = nothing.new_empty(0, n, _OBSERVABLES)
         self.steps = x.new_full((n,), self.earlier * tau, dtype=torch.int64)
 
-    def _epsilon(self) -> Tensor:
-        """Return the norms of the perturbations, in proportion to the states."""
-        size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
-        return per_row(size, self.x).to(self.x.dtype)
-
-    def advance(self, windows: int, *, look: bool = False) -> None:
+    def advance(self, windows: int) -> None:
         """Follow the remaining rows for this many more windows; closed orbits are dropped."""
         n = len(self.x)
-        if look:
-            self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
+        self.looks = self.scale.new_full((windows, n, _OBSERVABLES), torch.nan)
         more = self.x.new_full((windows, n), torch.nan, dtype=torch.float64)
         sizes = torch.full_like(more, torch.nan)
-        of_all = self._epsilon()
         for window in range(windows):
             rows = self.rest
             if len(rows) == 0:
                 break
-            x, epsilon = self.x[rows], of_all[rows]
-            x, moved = self.power(torch.cat([x, x + self.delta[rows]])).chunk(2)
-            # measured relative to the row's own ε: a norm of 1 that was ε
-            delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
+            of_rows = (of[rows] for of in (self.x, self.delta, self.first, self.scale))
+            x, self.delta[rows], growth, finite = advanced(self.power, *of_rows)
             norm = state_norm(x)
             # in float64, norms overflow from 1e154, and a perturbation of such a state is not defined
             finite &= norm.isfinite()
             more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
             self.diverged[rows] |= ~finite
             self.x[rows] = x
-            if look:
-                self.looks[window, rows] = (x.flatten(1) @ self.along).double()
+            self.looks[window, rows] = (x.flatten(1) @ self.along).double()
             sizes[window, rows] = norm.double()
             self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
-            of_all = self._epsilon()
-            self.delta[rows] = delta * of_all[rows]
             self.steps[rows] += self.tau
             seen = torch.full_like(self.x, torch.nan)
             seen[rows] = x

@@ -100,13 +100,10 @@ def growth_rate(
     values = torch.where(known, exponents.double(), 0)
     count = known.sum(0)
     mean = values.sum(0) / count
-    error = torch.zeros_like(mean)
-    reach = torch.zeros_like(mean)
-    for most in _BLOCKS:
-        of_these, degrees = _block_error(values, known, mean, most)
-        t = torch.tensor(scipy.stats.t.ppf(0.5 + confidence / 2, degrees.cpu().numpy()))
-        error = torch.maximum(error, of_these)
-        reach = torch.maximum(reach, t.to(error) * of_these)
+    found = zip(*(_block_error(values, known, mean, most) for most in _BLOCKS), strict=True)
+    errors, degrees = map(torch.stack, found)
+    t = torch.tensor(scipy.stats.t.ppf(0.5 + confidence / 2, degrees.cpu().numpy())).to(errors)
+    error, reach = errors.amax(0), (t * errors).amax(0)
     steps = count * tau
     least = torch.where(steps > 1, steps.double().clamp(min=2).log() / steps.clamp(min=1), torch.inf)
     return GrowthRate(mean, error, mean - reach, mean + reach, torch.maximum(least, error), steps)

@@ -29,6 +29,7 @@ from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = [
     "LocalExponents",
+    "advanced",
     "check_windows",
     "derivative",
     "local_lyapunov_exponents",
@@ -157,6 +158,29 @@ def rescaled(
     growth = (torch.where(lost, floor, norm) / epsilon).log()
     scaled = delta * per_row(epsilon / norm, delta).to(delta.dtype)
     return torch.where(per_row(lost, x), first, scaled), growth, lost, finite
+
+
+def advanced(
+    power: Map, x: Tensor, delta: Tensor, first: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Advance states and perturbations in unit directions, of norm ε = √eps · scale (√eps if the scale is 0).
+
+    Args:
+        power: the steps of a window.
+        x: (batch, *state) states.
+        delta: directions of norm 1.
+        first: replaces a lost direction.
+        scale: (batch,) norms of states.
+
+    Returns:
+        The states and directions after the window; ln(‖δ‖/ε); whether all of them are finite.
+    """
+    epsilon = per_row(torch.where(scale > 0, scale, 1.0), x) * math.sqrt(torch.finfo(x.dtype).eps)
+    epsilon = epsilon.to(x.dtype)
+    x, moved = power(torch.cat([x, x + delta * epsilon])).chunk(2)
+    # measured relative to the row's own ε: a norm of 1 that was ε
+    delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, first, 1.0)
+    return x, delta, growth, finite
 
 
 @of_states

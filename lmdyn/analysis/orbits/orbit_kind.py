@@ -177,7 +177,7 @@ def orbit_kind(
         at_first = growth_rate(orbits.exponents, tau).exponent
         orbits.rest = orbits.rest[found.kinds.to(x.device)[orbits.rest] == _UNDETERMINED]
         orbits.followed[orbits.rest] = True
-        orbits.advance((follow - 1) * (before + steps // tau), look=True)
+        orbits.advance((follow - 1) * (before + steps // tau))
         found = _decided(orbits, at_first)
         _find_tori(f, orbits, found, before * tau + steps, seed, max_period)
     _find_exact(f, orbits, found, max_period)

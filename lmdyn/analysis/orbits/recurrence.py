@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.orbits.trajectories import Map, finite_rows, of_states, per_row, repeat, state_norm
+from lmdyn.analysis.orbits.trajectories import Map, of_states, per_row, repeat, state_norm
 
 __all__ = ["Attractors", "Recurrence", "attractors"]
 
@@ -22,9 +22,9 @@ class Recurrence:
     (d₂ − d₁)/d₁, lead to a distance of d₁²/(2d₁ − d₂), which must also be within the tolerance. (A slow approach moves
     by less than the tolerance long before it arrives; a drift does not shrink.) If one of these conditions fails, the
     row starts again from its present state. Otherwise, the saved state is replaced by the present one when it is older
-    than a quarter of its own step (in Brent's algorithm, than this step). Each row follows its own schedule,
-    whenever others match, from its first finite state on: a row that is still NaN has not begun, and results do not
-    depend on other rows. The work of an update is that of two norms, without synchronization with the device.
+    than a quarter of its own step (in Brent's algorithm, than this step). Each row follows its own schedule, and
+    results do not depend on other rows. The work of an update is that of two norms, without synchronization with the
+    device.
 
     The period is that with which states agree at the onset: for an oscillating approach (as near a period doubling),
     this may be a multiple of the period of the orbit, which :func:`attractors` finds from the final states.
@@ -77,12 +77,9 @@ class Recurrence:
             zeros = x.new_zeros(len(x), dtype=torch.int64)
             self._saved_at, self._candidate, self.period = zeros, zeros.clone(), zeros.clone()
             self.recurred_at = zeros - 1
-            self._began = torch.where(finite_rows(x), 0, -1)
             self._moved = x.new_zeros(len(x), dtype=torch.float64)
             return
         self._step += 1
-        begins = (self._began < 0) & finite_rows(x)
-        self._began = torch.where(begins, self._step, self._began)
         age = self._step - self._saved_at
         open_, waiting = self.period == 0, self._candidate > 0
         away = state_norm(x - self._saved)
@@ -92,9 +89,8 @@ class Recurrence:
         self.recurred_at = torch.where(closed, self._saved_at, self.recurred_at)
         self.period = torch.where(closed, self._candidate, self.period)
         new = open_ & ~waiting & match
-        own_step = self._saved_at - self._began.clamp(min=0)
-        too_old = (age >= _OLD * own_step) & open_ & ~waiting & ~match
-        replaced = too_old | (decides & ~closed) | begins
+        too_old = (age >= _OLD * self._saved_at) & open_ & ~waiting & ~match
+        replaced = too_old | (decides & ~closed)
         self._candidate = torch.where(new, age, torch.where(replaced, 0, self._candidate))
         self._moved = torch.where(new, away, self._moved)
         self._saved = torch.where(per_row(replaced, x), x, self._saved)

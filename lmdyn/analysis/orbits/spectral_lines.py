@@ -59,18 +59,16 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         raise ValueError(f"series is {tuple(series.shape)}: expected (256 or more times, batch, observables)")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
-    halves = []
     # (batch,) power of the rounding errors of the numbers themselves
     rounding = torch.finfo(series.dtype if series.is_floating_point() else torch.float64).eps
     floor = (_ROUNDING * rounding * series.double().square().sum(2).amax(0).sqrt()).square() * n**2
-    for part in (series[:n].double(), series[len(series) - n :].double()):
-        centred = part - (part * window).sum(0) / window.sum()
-        halves.append(torch.fft.rfft(centred * window, dim=0).abs().square().sum(2))
-    first, second = halves
-    total = first.sum(0) + second.sum(0)
+    halves = torch.stack([series[:n], series[len(series) - n :]]).double()
+    centred = halves - (halves * window).sum(1, keepdim=True) / window.sum()
+    first, second = torch.fft.rfft(centred * window, dim=1).abs().square().sum(3)
+    left = first + second
+    total = left.sum(0)
     total = torch.where(total > floor, total, torch.nan)
     change = (first - second).abs().sum(0) / total
-    left = first + second
     held = torch.zeros_like(total)
     bins = torch.arange(len(left), device=series.device)[:, None]
     for _ in range(lines):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -27,7 +28,7 @@ from lmdyn.analysis.probing.depth_heads import (
 )
 from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder, States, retrain_decoders
 from lmdyn.analysis.probing.tower_heads import HeadTraining
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, divided, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.dynamics.quantities import share, steps
 from lmdyn.callbacks.observing.checked_fields import From
@@ -35,7 +36,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
-from lmdyn.callbacks.observing.run import Run, open_data, warn
+from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.runs.schema import Quantity
@@ -84,7 +85,7 @@ class DepthPerformance(Observer):
 
     All training uses its own seed, and observations of one model are equal (on a GPU up to the order of sums). If a
     state is not finite, its accuracy, cross-entropy and Pearson's correlation, and results of training on it, are
-    NaN; a warning names these t. Pearson's correlation of equal predictions, as those after all sentences
+    NaN, with a warning. Pearson's correlation of equal predictions, as those after all sentences
     have the same state, is 0. With several processes, each reads its share of the examples; the fine-tuned t are
     divided among them.
 
@@ -177,11 +178,6 @@ class DepthPerformance(Observer):
     )
 
     def __post_init__(self) -> None:
-        if str(self.start) == "random":
-            raise ValueError(
-                "`start: random` no longer exists. Use `start: own`, or `lmdyn.analysis.train_tower_heads` for a new "
-                "layer"
-            )
         super().__post_init__()
         for name, times in (("times", self.times), ("fine_tuned_times", self.fine_tuned_times)):
             if times is not None and list(times) != sorted(set(times)):
@@ -299,11 +295,8 @@ class DepthPerformance(Observer):
             rows = [({}, {"depth": float(len(parts.f.maps))}), *self._masked_tokens(module, parts)]
             if self._task is not None:
                 rows += self._similarity(encoder_of(module), parts.times)
-        table = tabulate(rows, {"how": "", "where": None, "t": int}, self.name, step, why="")
-        broken = sorted(set(table.loc[table["value"].isna(), "t"].dropna().tolist()))
-        if broken:
-            warn(self.name, f"at step {step}: states or results are NaN at t = {', '.join(map(str, broken))}")
-        return table
+        why = "states are not finite at some t"
+        return tabulate(rows, {"how": "", "where": None, "t": int}, self.name, step, why)
 
     @torch.no_grad()
     def _masked_tokens(self, module: Module, parts: "_Parts") -> Iterator[Row]:
@@ -344,10 +337,8 @@ class DepthPerformance(Observer):
     def _show_mask(self, batch: Mapping[str, Any], at: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """Return which labelled positions show the mask token: 0 or 1."""
         mask: int | None = getattr(self.run.tokenizer, "mask_token_id", None)
-        ids: Tensor | None = batch.get("input_ids")
-        if mask is None or ids is None or ids.shape != batch["labels"].shape:
-            return torch.zeros_like(at)
-        return (ids.flatten()[at] == mask).long()
+        ids: Tensor = batch["input_ids"].flatten()[at]
+        return (ids == (-1 if mask is None else mask)).long()
 
     def _retrained(self, module: Module, parts: "_Parts") -> Mapping[str, RetrainedDecoder]:
         """Return the decoder of each time."""
@@ -383,17 +374,16 @@ class DepthPerformance(Observer):
         features, scores = pooled_states(encoder, self._development, times), _scores(self._development)
         for t, predicted in zip(times, readouts(features).double().cpu(), strict=True):
             yield {"how": "frozen", "t": t}, {"pearson": readout_correlation(predicted, scores)}
-        rank, world_size = rank_and_world_size()
-        mine = {}
-        for t in self.fine_tuned_times[rank::world_size]:  # a copy with t layers
-            copied: Any = copy.deepcopy(encoder)
+
+        def tuned(t: int, copied: Any) -> Iterator[Row]:
             copied.config.num_hidden_layers = t
             model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
             found, _ = predict(model, self._task, self._development)
-            mine[t] = readout_correlation(found, scores)
-        tuned = {t: pearson for part in gather(mine) for t, pearson in part.items()}
-        for t in self.fine_tuned_times:
-            yield {"how": "fine_tuned", "t": t}, {"pearson": tuned[t]}
+            yield {"how": "fine_tuned", "t": t}, {"pearson": readout_correlation(found, scores)}
+
+        yield from divided(
+            (partial(copy.deepcopy, encoder), partial(tuned, t)) for t in self.fine_tuned_times
+        )
 
 
 class _Parts(NamedTuple):

@@ -9,7 +9,7 @@ from pandas import DataFrame
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
 
-__all__ = ["dynamics_figures"]
+__all__ = ["dynamics_figures", "last_steps"]
 
 _BINS = 24  # of transient lengths
 _MAPS = 11  # attention maps next to each other
@@ -27,11 +27,7 @@ def dynamics_figures(observations: DataFrame, tau: int) -> dict[str, Figure]:
         ``attention`` of the first sentence (2A), ``synchronization_offset`` by number of tokens (2B),
         ``attractor_view``, a trajectory in its principal components (4C), and ``transient_lengths`` (4D).
     """
-    several, named = "run" in observations, fig.named_runs(observations)
-    runs = {}
-    for run, rows in named[named["value"].notna()].groupby("run", sort=False):
-        last = last_step(rows)
-        runs[fig.of_run(str(run), f"step {int(last['step'].iloc[0]):,}", several)] = last
+    runs = last_steps(observations[observations["value"].notna()])
     kinds = (
         ("attention", "attention", _attention),
         ("synchronization_offset", "sentence_offset", _offsets),
@@ -44,6 +40,15 @@ def dynamics_figures(observations: DataFrame, tau: int) -> dict[str, Figure]:
         if there := {label: of for label, of in there.items() if len(of)}:
             figures[name] = draw(there)
     return figures
+
+
+def last_steps(observations: DataFrame) -> dict[str, DataFrame]:
+    """Return the rows of the last step of each run, by its label."""
+    several, runs = "run" in observations, {}
+    for run, rows in fig.named_runs(observations).groupby("run", sort=False):
+        last = last_step(rows)
+        runs[fig.of_run(str(run), f"step {int(last['step'].iloc[0]):,}", several)] = last
+    return runs
 
 
 def _attention(runs: Mapping[str, DataFrame]) -> Figure:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from lmdyn.analysis.dynamics.synchronization import (
     Synchronization,
     deviation,
     deviation_floor,
+    mean_token,
     synchronization_offset,
     synchronize,
 )
@@ -76,26 +78,18 @@ def _mean_of_all(values: Float[Tensor, "*times sentences"], diverged: Tensor) ->
     return values.nanmean(-1).masked_fill((values.isnan() & diverged).any(-1), torch.nan)
 
 
-def _gathered(mine: Tensor) -> Tensor:
-    """Gather the last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
-    if len(parts := gather(mine.cpu())) == 1:
-        return mine
-    whole = torch.empty(*mine.shape[:-1], sum(p.shape[-1] for p in parts), dtype=mine.dtype)
-    for rank, part in enumerate(parts):
-        whole[..., rank :: len(parts)] = part
-    return whole
-
-
-def _gathered_rows(mine: Tensor) -> Tensor:
-    """Gather as :func:`_gathered` along the first axis, on the device of this rank's values."""
-    return _gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)
+def _gathered(mine: Tensor, axis: int = -1) -> Tensor:
+    """Gather sentences of all ranks in order: rank r has the numbers r, r + world size and so on."""
+    parts = gather(mine.movedim(axis, 0).cpu())
+    numbers = torch.cat([torch.arange(len(part)) * len(parts) + rank for rank, part in enumerate(parts)])
+    return torch.cat(parts)[numbers.argsort()].movedim(0, axis).to(mine.device)
 
 
 def _everyone(mine: LongRun) -> LongRun:
     """Return the results of all ranks' sentences, on the CPU except for the last states."""
     names = ("exponents", "deviations", "switched_at", "recurred_at", "ended_at", "diverged", "observed")
     found: dict[str, Any] = {name: _gathered(getattr(mine, name)).cpu() for name in names}
-    found |= {name: _gathered_rows(getattr(mine, name)) for name in ("final", "final_full")}
+    found |= {name: _gathered(getattr(mine, name), 0) for name in ("final", "final_full")}
     return replace(mine, **found)
 
 
@@ -141,6 +135,7 @@ class EncoderRuns:
         self.long_sentences = min(sentences, self.long.sentences or sentences)
         rank, world_size = rank_and_world_size()
         self.numbers = range(rank, sentences, world_size)
+        self._deviation = partial(deviation, variant=numerics.deviation)
         self.floor, self.reduced, self.unreduced, self.apart = math.nan, None, "", math.nan
         if not f.shared:
             return
@@ -165,9 +160,6 @@ class EncoderRuns:
         """Return how many of the first sentences are this rank's."""
         return len([n for n in self.numbers if n < sentences])
 
-    def _deviation(self, x: Tensor) -> Tensor:
-        return deviation(x, self.numerics.deviation)
-
     def _long_run(self, x: Tensor, tau: int, steps: int, **options: Any) -> LongRun:
         of = self.numerics
         options |= {"epsilon": of.epsilon, "threshold": of.threshold, "batch_size": of.batch_size}
@@ -176,9 +168,8 @@ class EncoderRuns:
         return long_run(part_of(self.f, slice(len(x))), x, tau, steps, rows=rows, **options)
 
     def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
-        of = self.numerics
-        mine = part_of(f, slice(len(x)))
-        return synchronize(mine, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
+        of, f = self.numerics, part_of(f, slice(len(x)))
+        return synchronize(f, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
 
     # ---------------------------------------------------------------- models whose layers differ
 
@@ -233,7 +224,7 @@ class EncoderRuns:
         for time in self.short.times:
             while t < time:
                 if self.reduced is not None and x.ndim == 3 and 0 <= together <= t:
-                    x = x.double().mean(1).to(x.dtype)
+                    x = mean_token(x)
                 x = self.reduced(x) if self.reduced is not None and x.ndim == 2 else self._step(x)
                 t += 1
             found[time] = float(self._dimension(x))
@@ -244,7 +235,7 @@ class EncoderRuns:
         return torch.cat([part_of(self.f, part)(x[part]) for part in rows])
 
     def _dimension(self, x: Tensor) -> Tensor:
-        return effective_dimension(_gathered_rows(x.flatten(1)))
+        return effective_dimension(_gathered(x.flatten(1), 0))
 
     # ---------------------------------------------------------------- long term
 
@@ -394,9 +385,9 @@ class EncoderRuns:
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """Return λ⊥ along the trajectories of equal tokens, by default from the mean tokens of some sentences."""
         if tokens is None:
-            equal = self.x[:4].double().mean(1, keepdim=True).to(self.x.dtype).expand_as(self.x[:4])
+            equal = mean_token(self.x[:4])[:, None].expand_as(self.x[:4])
             settled = iterate(part_of(self.f, slice(4)), equal.contiguous(), _TRANSVERSE_STEPS, {})
-            tokens = settled.final.double().mean(1).to(self.x.dtype)
+            tokens = mean_token(settled.final)
         self.apart = float(_gathered(self._transverse(eager, tokens)).nanmean())
         return {}, {"transverse_exponent": self.apart}
 

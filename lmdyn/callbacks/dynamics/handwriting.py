@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
-import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -165,9 +165,6 @@ class Handwriting(Observer):
                 f"{self.name}: expected two different letters and low < high, got {' and '.join(self.letters)}, "
                 f"low={self.low} and high={self.high}"
             )
-        self.regression: Any = None
-        self.sentences: dict[str, list[Sentence]] = {}
-        self.padded_length = 0
 
     def prepare(self) -> None:
         """Determine the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
@@ -184,7 +181,7 @@ class Handwriting(Observer):
         for letter in self.letters:
             pen_velocity(letter, 1, self.font)
         development = [e for examples in self.regression.evaluation.values() for e in examples]
-        train = [self.regression.train[i] for i in range(len(self.regression.train))]
+        train = list(self.regression.train)
         self.sentences = {"train": self._of_letters(train), "development": self._of_letters(development)}
         for part, found in self.sentences.items():
             numbers = [sum(c == letter for _, c, _ in found) for letter in (0, 1)]
@@ -243,7 +240,6 @@ class Handwriting(Observer):
     @torch.no_grad()
     def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Sum over this process's sentences, gather all processes' sums, and regress."""
-        self.check_module(module)
         f = self._map_of(module)
         device = next(f.layers[0].parameters()).device
         times = self._times(f)
@@ -317,14 +313,13 @@ class Handwriting(Observer):
         device: torch.device,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return numbers, letters, and the texts padded to one length."""
-        ids = np.full((len(sentences), self.padded_length), self.regression.pad_id, np.int64)
-        types = np.zeros_like(ids)
-        for i, (_, _, e) in enumerate(sentences):
-            ids[i, : len(e["input_ids"])] = e["input_ids"]
-            types[i, : len(e["token_type_ids"])] = e["token_type_ids"]
+        texts = {}
+        for name, empty in (("input_ids", self.regression.pad_id), ("token_type_ids", 0)):
+            rows = [torch.as_tensor(e[name]).long() for *_, e in sentences]
+            padded = [F.pad(row, (0, self.padded_length - len(row)), value=empty) for row in rows]
+            texts[name] = torch.stack(padded).to(device)
         numbers, letters = (torch.tensor([one[i] for one in sentences], dtype=torch.int64) for i in (0, 1))
-        texts = {"input_ids": torch.from_numpy(ids), "token_type_ids": torch.from_numpy(types)}
-        return numbers, letters.to(device), {name: text.to(device) for name, text in texts.items()}
+        return numbers, letters.to(device), texts
 
     def _trajectories(
         self,

@@ -8,8 +8,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
+from lmdyn.callbacks.dynamics.encoder_dynamics_figures import last_steps
 from lmdyn.callbacks.observing import figures as fig
-from lmdyn.runs.schema import last_step, select, wide
+from lmdyn.runs.schema import select, wide
 
 __all__ = ["handwriting_figures"]
 
@@ -17,11 +18,7 @@ __all__ = ["handwriting_figures"]
 @fig.in_style
 def handwriting_figures(observations: DataFrame) -> dict[str, Figure]:
     """Draw map and letters at the last step, of each run."""
-    several, named = "run" in observations, fig.named_runs(observations)
-    runs = {}
-    for run, rows in named.groupby("run", sort=False):
-        last = last_step(rows)
-        runs[fig.of_run(str(run), f"step {int(last['step'].iloc[0])}", several)] = last
+    runs = last_steps(observations)
     figures = {}
     if any(rows.loc[rows["quantity"].eq("nmse"), "value"].gt(0).any() for rows in runs.values()):
         figures["nmse"] = _maps(runs)

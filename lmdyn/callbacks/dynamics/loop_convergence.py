@@ -14,7 +14,6 @@ from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.batches import tokens_of
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.orbits.trajectories import exact_products
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.dynamics.quantities import share, steps
 from lmdyn.callbacks.observing.checked_fields import Above, From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen
@@ -131,31 +130,26 @@ class LoopConvergence(Observer):
                 f"{self.name}: times extend to {times[-1]}, beyond the horizon, {horizon}: raise `horizon`"
             )
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments; those found with the module are undecided until it is read, also in a continued run."""
-        later = [k for k in ("horizon", "times") if self.arguments[k] is None and k not in self._found]
-        return super().settings | dict.fromkeys(later, UNDECIDED)
-
     def prepare(self) -> None:
         """Determine the length of rows, and whether they have padding."""
+        for later in ("horizon", "times"):  # found with the module
+            self.found(later, lambda: UNDECIDED)
         for batch in self.probe_set.batches():
             tokens = tokens_of(batch)
             self._positions = max(self._positions, tokens.shape[1])
             self._padded |= not bool(tokens.all())
 
     def check_module(self, module: Module) -> None:
-        """Raise an error for a module that does not iterate one map, or returns no logits."""
-        f, batch = self._map_of(module)
+        """Raise an error for a module that does not iterate one map."""
+        f, _ = self._map_of(module)
         depth = len(f.maps)
         horizon = int(self.found("horizon", lambda: max(16, 4 * depth)))
         times = self.found("times", lambda: sorted(t for t in {*_TIMES, depth, horizon} if t <= horizon))
         self._check_horizon(times, horizon)
         self._found["sites"] = self.sites or {f"layer{i}": path for i, path in enumerate(f.unit, start=1)}
-        logits_of(f.finish(batch, f.start(batch)))
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
-        """Report the memory of the logits of a batch at two depths."""
+        """Report the memory of the logits of a batch at two depths; raise an error if there are none."""
         f, batch = self._map_of(module)
         logits = logits_of(f.finish(batch, f.start(batch)))
         yield Cost(
@@ -177,23 +171,17 @@ class LoopConvergence(Observer):
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Iterate this rank's batches, and gather all ranks' sums."""
-        device = device_of(module)
-        sums = LoopSums(
-            self._found.get("horizon", self.arguments["horizon"]),
-            self._positions,
-            self.tolerance,
-        )
+        sums = LoopSums(self.settings["horizon"], self._positions, self.tolerance)
         with exact_products():
             f, _ = self._map_of(module)
-            for batch in self.probe_set.batches(*rank_and_world_size()):
-                batch = to_device(batch, device)
+            for batch in self.probe_set.of_this_rank(device_of(module)):
                 sums.update(f, batch, tokens_of(batch), batch.get("labels"))
         rows = self._rows(sums.means(), len(f.maps), sums.horizon)
         return tabulate(rows, {"rule": None, "t": int, "position": int}, self.name, step)
 
     def _rows(self, means: Mapping[str, Tensor], depth: int, horizon: int) -> Iterator[Row]:
         yield {"site": ""}, {"depth": float(depth), "horizon": float(horizon)}
-        times: Sequence[int] = self._found.get("times", self.arguments["times"])
+        times: Sequence[int] = self.settings["times"]
         before = [t for t in times if t < horizon]
         for name in ("residual", "norm", "divergence", "cross_entropy", "accuracy"):
             for t in (t for t in times if name != "residual" or 0 < t < horizon):

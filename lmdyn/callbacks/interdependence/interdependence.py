@@ -22,7 +22,7 @@ from lmdyn.callbacks.interdependence.absent_words import MEAN, AbsentWords, Spac
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.word_pairs import SentencePairs, TokenBatch
 from lmdyn.callbacks.observing.checked_fields import From
-from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.findings import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
@@ -290,7 +290,7 @@ class Interdependence(Observer):
             ) from error
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Report distances with too few pairs, many tokens to read, and the memory of the values of all pairs."""
+        """Report distances with too few pairs."""
         table = self.pairs.table
         if table["syntactic"].notna().any():
             table = table[table["syntactic"] >= 0]
@@ -303,12 +303,6 @@ class Interdependence(Observer):
                 "lower `min_pairs` or `max_distance`, or use more sentences",
                 stops=False,
             )
-        words = self.pairs.words
-        yield Cost(
-            f"values of {words:,} words at {self.max_distance} distances, of two sites, with standard errors",
-            2 * 2 * 8 * words * self.max_distance,
-            "lower `max_tokens`",
-        )
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
@@ -341,11 +335,8 @@ class Interdependence(Observer):
 
     def _decomposition(self, module: nn.Module, stack: ExitStack) -> _Backend:
         """Return the sites, and a function to DI of a batch by the contextual decomposition of an LSTM."""
-        embedding, lstm, decoder = self._lstm.of(module, self.name)
-        device = device_of(module)
-        first = self.pairs.batches[0]
-        row = {"input_ids": first.ids[:1].to(device), "attention_mask": first.mask[:1].long().to(device)}
-        self._lstm.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
+        longest, device = self.pairs.batches[0].ids[:1], device_of(module)
+        embedding, lstm, decoder = self._lstm.checked(module, longest, self.name, self.forward)
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
             found = pairwise_interdependence(

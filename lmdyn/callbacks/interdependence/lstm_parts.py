@@ -1,14 +1,13 @@
 """Parts of a recurrent language model by their paths in the module."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.interdependence.lstm_layers import check_decoder, initial_state, lstm_layers, run_layers
 
 __all__ = ["LSTMParts"]
@@ -57,24 +56,21 @@ class LSTMParts:
         return found["embedding"], found["lstm"], found["decoder"]
 
     @torch.no_grad()
-    def check_forward(
-        self,
-        module: nn.Module,
-        parts: tuple[nn.Module, nn.Module, nn.Linear | None],
-        batch: Mapping[str, Tensor],
-        observer: str,
-        forward: Forward | None,
-    ) -> None:
-        """Raise an error for a module whose forward does more than its ``parts`` of :meth:`of`; dropout is off.
+    def checked(
+        self, module: nn.Module, ids: Tensor, observer: str, forward: Forward | None
+    ) -> tuple[nn.Module, nn.Module, nn.Linear | None]:
+        """Return the parts as :meth:`of` does, of a module whose forward does no more; dropout is off.
 
         Raises:
-            ValueError: if its logits differ; the message contains the difference.
+            ValueError: if its logits for a row of ids differ; the message contains the difference.
         """
-        embedding, lstm, decoder = parts
+        embedding, lstm, decoder = self.of(module, observer)
         if decoder is None:
-            return
+            return embedding, lstm, decoder
+        ids = ids.to(device_of(module))
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         logits = logits_of(call_module(module, batch, forward=forward)).float()
-        layers, words = lstm_layers(lstm), embedding(batch["input_ids"])
+        layers, words = lstm_layers(lstm), embedding(ids)
         hidden, _ = run_layers(layers, words, initial_state(layers, words, None))
         found = decoder(hidden[-1]).float()
         tolerance = 1e-3 if next(module.parameters()).dtype in (torch.float32, torch.float64) else 0.1
@@ -85,3 +81,4 @@ class LSTMParts:
                 f"by up to {float((found - logits).abs().max()):.2g}. lmdyn decomposes these three modules only: set "
                 "`embedding`, `lstm` and `decoder` to the modules that `forward` uses, or remove other operations"
             )
+        return embedding, lstm, decoder

@@ -157,12 +157,10 @@ class ScaffoldRule(Observer):
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Measure all quantities in both domains, each rank for some of the instances."""
-        embedding, lstm, decoder = self._parts.of(module, self.name)
+        row = self._examples["in"][:1, :-1]
+        embedding, lstm, decoder = self._parts.checked(module, row, self.name, self.forward)
         assert decoder is not None
         device = decoder.weight.device
-        row = {"input_ids": self._examples["in"][:1, :-1].to(device)}
-        row["attention_mask"] = torch.ones_like(row["input_ids"])
-        self._parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
         rank, world_size = rank_and_world_size()
         rows: list[Row] = []
         for domain, examples in self._examples.items():

@@ -27,16 +27,10 @@ from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.landscape.landscape_figures import landscape_figures
 from lmdyn.callbacks.observing.amounts import parameter_bytes
 from lmdyn.callbacks.observing.checked_fields import Above, From
-from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
+from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader, Watch, probe_pass, to_device
-from lmdyn.callbacks.observing.reference import (
-    Earlier,
-    OwnInitial,
-    Reference,
-    references_or_own_past,
-    report_past,
-)
+from lmdyn.callbacks.observing.reference import Reference, references_or_own_past, report_past
 from lmdyn.callbacks.observing.run import SAVE_WEIGHTS
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import BLOCKS, SentenceBlocks, enough_blocks
@@ -73,6 +67,7 @@ class Landscape(Observer):
         match: whether to compute the lines also with matched units: for an embedding, recurrent layers and one output
             layer, and for transformers (see :func:`~lmdyn.analysis.unit_groups`). That permutations leave the output
             unchanged (within 1e-4 of its largest value, at random weights) is checked before the first observation.
+            The run's own checkpoints share one order of units: for these, ``matched`` is a control.
         plane: ``random``: two filter-normalised random directions, from −``extent`` to ``extent``; None for no plane.
         plane_size: number of positions along each side of the plane; an odd number has the model in the middle.
         extent: half of the side of a random plane, in norms of the weights.
@@ -179,13 +174,6 @@ class Landscape(Observer):
         if self.match and self.compared:
             number = sum(p.numel() for p in module.parameters())
             yield Cost(f"matching of {number:,} weights in float64", 28 * number, "set `match: false`")
-        if self.match and any(type(r) in (OwnInitial, Earlier) for r in self.compared.values()):
-            yield expected(
-                "references of other seeds for `match`",
-                "the run's own checkpoints, which share one order of units",
-                "set `match: false`, or read `matched` as a control",
-                stops=False,
-            )
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:
         """Measure the lines to all references, and the plane."""

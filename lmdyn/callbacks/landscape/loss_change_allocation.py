@@ -25,7 +25,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import SAVE_WEIGHTS, report
+from lmdyn.callbacks.observing.run import SAVE_WEIGHTS
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import FrequencySource, check_bands, frequency_bands, gold_layers
@@ -211,11 +211,6 @@ class LossChangeAllocation(Observer):
         run = partial(call_module, module, batch, forward=self.forward)
         self._repeated = self._shared_layers(repeated_modules(module, run))
         self._find_parameters(module)
-        if self.allocation == "path":
-            report(
-                self.name,
-                "each update costs two gradients of the probe set, or more, in addition to the update itself",
-            )
 
     def _find_parameters(self, module: nn.Module) -> None:
         """Find the layer of each parameter, the innermost one around it; the matrix of embeddings, and its rows."""
@@ -240,13 +235,8 @@ class LossChangeAllocation(Observer):
         for path, number in repeated.items():
             inside = [n for n, p in self.paths().items() if f"{plain_path(p)}.".startswith(f"{path}.")]
             name = inside[0] if inside else path.replace(".", "_") or "module"
-            if number > _MOST_APPLICATIONS:
-                report(
-                    self.name,
-                    f"{path} runs {number} times for a batch: lmdyn does not tell the runs apart",
-                )
-            elif name not in found:
-                found[name] = path
+            if number <= _MOST_APPLICATIONS:
+                found.setdefault(name, path)
         return found
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
@@ -280,11 +270,7 @@ class LossChangeAllocation(Observer):
         why = "the model has diverged"
         if sums.void:
             remedy = "; save checkpoints at more steps" if self.allocation == "chord" else ""
-            why = (
-                f"the shares are NaN: their sum is {sums.total:.3g} nats, but the loss changes by "
-                f"{sums.loss_change:.3g} (absolute sums: residuals {sums.gross_residual:.3g}, changes "
-                f"{sums.gross_change:.3g}; estimated relative error {sums.relative_error:.2g}){remedy}"
-            )
+            why = f"the errors of the shares are too large, see `residual` and `allocation_error`{remedy}"
         return tabulate(self._rows(sums, loss, updates, text), self.columns, self.name, step, why)
 
     def _text(self, module: nn.Module) -> TextOnLines:
@@ -324,28 +310,27 @@ class LossChangeAllocation(Observer):
             yield {}, {"gross_change": sums.gross_change, "gross_residual": sums.gross_residual}
         yield {}, {"first_order": sums.first_order, "updates": float(updates), "points": float(sums.points)}
         tokens = {division: counts.tolist() for division, counts in text.tokens().items()}
-        yield from self._shares("allocation", sums.parts, tokens, void=sums.void)
+        worth = math.nan if sums.void else 1.0
+        yield from self._shares("allocation", sums.parts, tokens, worth)
         yield from self._shares("first_order", sums.first_order_parts, tokens)
         for division, numbers in tokens.items():
             for group, number in _with_rest(self._classes[division], numbers):
                 if division and number:
                     yield {"by": division, "group": group}, {"class_tokens": number}
-        yield from self._helping(sums)
+        yield from self._helping(sums, worth)
         place = {"site": self._layer_of.get(self._table, ""), "parameter": self._table}
         for division, values in sums.row_parts.items():
             for group, value in _with_rest(self._vocabulary[division][0], values.tolist()):
-                share = math.nan if sums.void else value
-                yield {**place, "by": division, "group": group}, {"allocation": share}
+                yield {**place, "by": division, "group": group}, {"allocation": value * worth}
 
     def _shares(
         self,
         quantity: str,
         parts: Mapping[tuple[str, str, str], Tensor],
         tokens: Mapping[str, Sequence[float]],
-        *,
-        void: bool = False,
+        worth: float = 1.0,
     ) -> Iterator[Row]:
-        """Yield the shares of layers, applications and matrices, and those of layers by class; NaN if they are void."""
+        """Yield the shares of layers, applications and matrices, and those of layers by class, times their worth."""
         found: dict[tuple[str, str, str], Tensor] = {}
         still = {  # what did not move has the share 0
             (division, parameter, ""): torch.zeros(len(names) + 1, dtype=torch.float64)
@@ -360,17 +345,15 @@ class LossChangeAllocation(Observer):
         first = next(iter(self._classes))
         for (division, site, parameter), values in found.items():
             at = {"site": site, "parameter": parameter}
-            shares = [math.nan] * len(values) if void else values.tolist()
             if division == first and site:  # every division adds up to the same
-                yield at, {quantity: math.nan if void else float(values.sum())}
+                yield at, {quantity: float(values.sum()) * worth}
             if division and not parameter:
-                for (group, share), number in zip(
-                    _with_rest(self._classes[division], shares), tokens[division], strict=True
-                ):
+                shares = _with_rest(self._classes[division], (values * worth).tolist())
+                for (group, share), number in zip(shares, tokens[division], strict=True):
                     if number:
                         yield {**at, "by": division, "group": group}, {quantity: share}
 
-    def _helping(self, sums: AllocationSums) -> Iterator[Row]:
+    def _helping(self, sums: AllocationSums, worth: float) -> Iterator[Row]:
         counts: dict[tuple[str, str], Tensor] = {}
         for parameter, count in sums.helping.items():
             layer = self._layer_of[parameter]
@@ -379,8 +362,7 @@ class LossChangeAllocation(Observer):
         for (site, parameter), count in counts.items():
             below, there = count.tolist()
             if there:
-                share = math.nan if sums.void else below / there
-                yield {"site": site, "parameter": parameter}, {"helping_share": share}
+                yield {"site": site, "parameter": parameter}, {"helping_share": below / there * worth}
 
     # ---------------------------------------------------------------- the path
 

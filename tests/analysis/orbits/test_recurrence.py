@@ -117,25 +117,6 @@ class TestAttractors:
             attractors(rotation, x, 0, 1e-4)
 
 
-@pytest.mark.parametrize("late", [1, 7, 50])
-def test_a_row_that_begins_later_is_seen_as_if_it_were_alone(late):
-    x = torch.full((5, 1), 0.2, dtype=torch.float64)
-    states = [x]
-    for _ in range(300):
-        states.append(logistic(states[-1]))
-    alone, late_ones = Recurrence(1e-7), Recurrence(1e-7)
-    for state in states:
-        alone.update(state)
-    nan = torch.full_like(x, torch.nan)
-    for step in range(len(states) + late):  # with rows that begin at once
-        begun = states[step - late] if step >= late else nan
-        late_ones.update(torch.cat([begun, states[min(step, 300)]]))
-    assert late_ones.period[:5].tolist() == alone.period.tolist()
-    at = torch.where(alone.recurred_at >= 0, alone.recurred_at + late, -1)
-    assert late_ones.recurred_at[:5].tolist() == at.tolist()
-    assert (alone.recurred_at >= 0).sum() == 4
-
-
 def test_slow_approach_to_one_fixed_point_is_one_attractor():
     for factor in (0.9, 0.99, 0.999):
         f = lambda x: 1 + factor * (x - 1)  # noqa: B023, E731

@@ -232,7 +232,6 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
 def test_what_makes_no_sense_is_refused(tmp_path, data, tasks):
     assert_refused(
         DepthPerformance,
-        ({"start": "random"}, "`start: random` no longer exists. Use `start: own`"),
         ({"times": []}, "times is empty"),
         ({"times": [3, 1]}, "increasing whole numbers"),
         ({"fine_tuned_times": [1]}, "requires data to fine-tune on"),

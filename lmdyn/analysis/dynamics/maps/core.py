@@ -42,7 +42,7 @@ def shortest_unit(order: list[str]) -> list[str]:
         (['a', 'b'], ['a', 'a', 'b', 'b'])
     """
     for length in range(1, len(order)):
-        if len(order) % length == 0 and order == order[:length] * (len(order) // length):
+        if order == order[:length] * (len(order) // length):
             return order[:length]
     return order
 
