@@ -66,7 +66,7 @@ _WHY = {
     "functions of a setting, a text or a tree: nothing in them can be NaN": """
         attention.induction_scores.uniform_attention attention.repeated_tokens.repeated_tokens
         words.concentration.{expected_concentration,without_structure} statistics.multiplicity.simultaneous_confidence
-        preference.clustering.{cluster_name,cluster_number}
+        preference.clustering.cluster_name
         probing.task_metrics.{exact_match,normalized_answer,span_metrics,task_score} probing.task_metrics.token_f1
         interdependence.trees.*""",
 }

@@ -25,7 +25,6 @@ __all__ = [
     "Membership",
     "cluster_means",
     "cluster_name",
-    "cluster_number",
     "typical_words",
     "word_clusters",
 ]
@@ -211,22 +210,6 @@ def cluster_name(cluster: int) -> str:
         ('7+', '7-')
     """
     return f"{cluster // 2}{'-' if cluster % 2 else '+'}"
-
-
-def cluster_number(name: str) -> int:
-    """Return the cluster of a name: the inverse of :func:`cluster_name`.
-
-    Raises:
-        ValueError: if the name is not one of a cluster.
-
-    Example:
-        >>> [cluster_number(cluster_name(c)) for c in (0, 14, 15)]
-        [0, 14, 15]
-    """
-    component, direction = name[:-1], name[-1:]
-    if not component.isdecimal() or direction not in ("+", "-"):
-        raise ValueError(f"expected the name of a cluster, such as '7+', got {name!r}")
-    return 2 * int(component) + (direction == "-")
 
 
 def typical_words(

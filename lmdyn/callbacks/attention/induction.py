@@ -59,7 +59,9 @@ def _score(name: str, meaning: str) -> tuple[Quantity, Quantity]:
     )
 
 
-_loss = partial(Quantity, unit="nats", low=0.0, better="lower", panel="losses")
+_nats = partial(Quantity, unit="nats")
+_loss = partial(_nats, low=0.0, better="lower", panel="losses")
+_rise = partial(_nats, tags=_ABLATED, panel="ablation", lines="ablated")
 
 
 class Induction(Observer):
@@ -135,16 +137,12 @@ class Induction(Observer):
             panel="heads",
             short="copying (eigenvalues)",
         ),
-        Quantity(
-            "second_minus_first",
-            "second_loss minus first_loss; induction makes it negative.",
-            "nats",
-            panel="losses",
+        _nats(
+            "second_minus_first", "second_loss minus first_loss; induction makes it negative.", panel="losses"
         ),
-        Quantity(
+        _nats(
             "second_minus_first_error",
             "Standard error of second_minus_first over sequences.",
-            "nats",
             low=0.0,
             tags=(),
         ),
@@ -152,46 +150,23 @@ class Induction(Observer):
         _loss("second_loss", "Mean loss on the second of two equal sequences, the repetition."),
         _loss("early_loss", "Mean loss on the probe set after few tokens of context."),
         _loss("late_loss", "Mean loss on the probe set after many tokens of context."),
-        Quantity(
-            "late_minus_early",
-            "late_loss minus early_loss; below 0 if more context helps.",
-            "nats",
-            panel="losses",
+        _nats(
+            "late_minus_early", "late_loss minus early_loss; below 0 if more context helps.", panel="losses"
         ),
-        Quantity(
+        _nats(
             "position_loss",
             "Mean loss after `position` tokens of context, on random tokens or on the probe set.",
-            "nats",
             low=0.0,
             tags=(),
             panel="context",
             short="loss by tokens of context",
             over="position",
         ),
-        Quantity(
-            "second_loss_rise",
-            "Rise of second_loss when the tag's heads are ablated.",
-            "nats",
-            tags=_ABLATED,
-            panel="ablation",
-            lines="ablated",
-        ),
-        Quantity(
-            "late_loss_rise",
-            "Rise of late_loss when the tag's heads are ablated.",
-            "nats",
-            tags=_ABLATED,
-            panel="ablation",
-            lines="ablated",
-        ),
+        _rise("second_loss_rise", "Rise of second_loss when the tag's heads are ablated."),
+        _rise("late_loss_rise", "Rise of late_loss when the tag's heads are ablated."),
     )
 
     def __post_init__(self) -> None:
-        if str(self.ablation) == "mean":
-            raise ValueError(
-                "`ablation: mean` no longer exists. Use `ablation: zero`, or pass your own means to "
-                "`lmdyn.analysis.ablated_heads`"
-            )
         super().__post_init__()
         for name, window in (("early", self.early), ("late", self.late)):
             if window is not None and window[0] > window[1]:

@@ -53,11 +53,7 @@ _OF_VECTORS = (
         short="RankMe (eigenvalues of\nthe covariance)",
     ),
     _at("rankme_white_noise", "RankMe of as many Gaussian vectors of the same width.", low=1.0),
-    _rank(
-        "participation_ratio",
-        "(Σλ)²/Σλ² of the eigenvalues λ of the centred covariance.",
-        short="participation ratio",
-    ),
+    _rank("participation_ratio", "(Σλ)²/Σλ² of the eigenvalues λ of the centred covariance."),
     _at(
         "alpha",
         "Exponent α of λ_i ~ i^−α for the eigenvalues λ_i of the covariance, by least squares.",
@@ -213,11 +209,9 @@ class Geometry(StreamingObserver):
             )
         sets = 2 * len(widths)  # all and last
         sums = 2 * 8 * sum(3 * width**2 + 2048 * width for width in widths.values())
-        yield Cost(f"covariances of {sets} sets of up to {widest} dimensions", sums, "observe fewer `sites`")
         samples = 2 * 4 * 2 * self.max_samples * sum(widths.values()) + 4 * 8 * self.max_samples**2
-        yield Cost(
-            f"samples of {sets} sets, and distances of {self.max_samples}²", samples, "lower `max_samples`"
-        )
+        what = f"covariances and {self.max_samples} samples of {sets} sets of up to {widest} dimensions"
+        yield Cost(what, sums + samples, "observe fewer `sites`, or lower `max_samples`")
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return sums of vectors, samples of them, signs of units, and weights on first tokens."""
@@ -257,7 +251,7 @@ class Geometry(StreamingObserver):
             found = total.result()
             if found.n:
                 place = {"site": site, "over": over}
-                yield place, self._of_vectors(found, samples[over].rows(site).cpu(), over)
+                yield place, self._of_vectors(found, samples[over].rows(site).cpu())
         for (site,), signs in sums.of("signs"):
             yield {"site": site, "over": "all"}, signs.result()
         for site, first in sums["first"].result().items():
@@ -265,31 +259,31 @@ class Geometry(StreamingObserver):
                 yield {"site": site, "head": head}, {"first_token_attention": weight}
             yield {"site": site}, {"first_token_equal": first.equal}
 
-    def _of_vectors(self, found: VectorGeometry, sample: Tensor, over: str) -> dict[str, float | None]:
+    def _of_vectors(self, found: VectorGeometry, sample: Tensor) -> dict[str, float | None]:
         """Return the numbers of a set of vectors: None if they are not defined, all NaN if vectors are not finite."""
         if not found.finite:
             names = [quantity.name for quantity in (*_OF_VECTORS, *_OF_SAMPLE)]
             return {**dict.fromkeys(names, math.nan), "vectors": found.n}
-        if over == "last" and found.n < _ENOUGH * found.width:
-            report(
-                self.name,
-                f"the probe set has {found.n} rows, thus {found.n} last tokens, but ranks in {found.width} dimensions "
-                f"require {_ENOUGH * found.width}. Observe more rows, or compare `rankme` with `rankme_white_noise`",
-            )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:
-            values["rankme"] = float(spectrum.rankme())
-            values["rankme_covariance"] = float(spectrum.rankme("covariance"))
-            values["rankme_white_noise"] = white_noise_rank(found.n, found.width)
-            values["participation_ratio"] = float(spectrum.participation_ratio)
+            values |= {
+                "rankme": float(spectrum.rankme()),
+                "rankme_covariance": float(spectrum.rankme("covariance")),
+                "rankme_white_noise": white_noise_rank(found.n, found.width),
+                "participation_ratio": float(spectrum.participation_ratio),
+            }
             if (line := power_law(spectrum.eigenvalues, *self.alpha_range)) is not None:
                 values |= {"alpha": line.exponent, "alpha_error": line.error, "alpha_r2": line.r2}
-        values["anisotropy"] = found.anisotropy
-        values["token_kurtosis"], values["unit_kurtosis"] = found.token_kurtosis, found.unit_kurtosis
-        values["largest_magnitude"] = found.largest
         dimension = intrinsic_dimension(sample, list(_PARTS.values()))
-        values["distinct_vectors"] = float(dimension.distinct)
-        values |= dict(zip(_PARTS, dimension.dimensions, strict=True))
-        values["median_magnitude"] = median = float(np.median(sample.abs().float().flatten().numpy()))
-        values["largest_to_median"] = found.largest / median if median > 0 else math.nan
+        median = float(np.median(sample.abs().float().numpy()))
+        values |= {
+            "anisotropy": found.anisotropy,
+            "token_kurtosis": found.token_kurtosis,
+            "unit_kurtosis": found.unit_kurtosis,
+            "largest_magnitude": found.largest,
+            "distinct_vectors": dimension.distinct,
+            **dict(zip(_PARTS, dimension.dimensions, strict=True)),
+            "median_magnitude": median,
+            "largest_to_median": found.largest / median if median > 0 else math.nan,
+        }
         return {name: value if math.isfinite(value) else None for name, value in values.items()}

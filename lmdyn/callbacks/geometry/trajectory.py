@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from matplotlib.figure import Figure
@@ -36,7 +35,9 @@ _WORD = "word"  # the grouping by word
 _MOST_NAMES = 8  # groups that are left out and named in a message
 
 _AT = ("<site>/<by>",)
-_OF_LEVELS = ("<site>/<by>/<parent>",)
+_share = partial(Quantity, unit="share", low=0.0, high=1.0)
+_of_groups = partial(_share, tags=_AT, panel="groups")
+_of_levels = partial(_share, tags=("<site>/<by>/<parent>",), panel="differentiation")
 _OF_ALL = {
     "between_share": "between",
     "separation": "separation",
@@ -108,32 +109,30 @@ class Trajectory(StreamingObserver):
     columns = {"by": "", "group": "", "parent": "", "dimension": int}
     figure_rows = staticmethod(pictured_rows)
     recorded = (
-        Quantity(
-            "between_share", "Share of the tokens' variance that is between groups.", "share", low=0.0, high=1.0,
-            tags=_AT, panel="groups", lines="site", short="variance between groups", floor="between_floor",
+        _of_groups(
+            "between_share", "Share of the tokens' variance that is between groups.", lines="site",
+            short="variance between groups", floor="between_floor",
         ),
         Quantity(
             "separation", "Distance of two groups' means / distance of two tokens of a group (root mean squares).",
             low=0.0, tags=_AT, panel="groups", short="distance between over\ndistance within", floor="separation_floor",
         ),
-        Quantity(
-            "planar_share", "Share of the variance of the groups' means along two principal directions.", "share",
-            low=0.0, high=1.0, tags=_AT, panel="groups", short="variance of means\nin two directions",
+        _of_groups(
+            "planar_share", "Share of the variance of the groups' means along two principal directions.",
+            short="variance of means\nin two directions",
         ),
-        Quantity(
-            "coarse_share", "Share of tree_variance between the values of the first layer.",
-            "share", low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", lines="site",
+        _of_levels(
+            "coarse_share", "Share of tree_variance between the values of the first layer.", lines="site",
             short="between coarse groups", floor="coarse_floor",
         ),
-        Quantity(
-            "fine_share", "Share of tree_variance between groups within a value of the first layer.", "share",
-            low=0.0, high=1.0, tags=_OF_LEVELS, panel="differentiation", short="between fine groups\nof a coarse one",
-            floor="fine_floor",
+        _of_levels(
+            "fine_share", "Share of tree_variance between groups within a value of the first layer.",
+            short="between fine groups\nof a coarse one", floor="fine_floor",
         ),
-        Quantity("between_floor", "Expected between_share of random groups.", "share", low=0.0, high=1.0, tags=()),
+        _share("between_floor", "Expected between_share of random groups.", tags=()),
         Quantity("separation_floor", "Expected separation of random groups.", low=0.0, tags=()),
-        Quantity("coarse_floor", "Expected coarse_share of random groups.", "share", low=0.0, high=1.0, tags=()),
-        Quantity("fine_floor", "Expected fine_share of random groups.", "share", low=0.0, high=1.0, tags=()),
+        _share("coarse_floor", "Expected coarse_share of random groups.", tags=()),
+        _share("fine_floor", "Expected fine_share of random groups.", tags=()),
         Quantity("variance", "Mean squared distance of the tokens' vectors from their mean.", low=0.0, tags=()),
         Quantity("tree_variance", "Variance of the tokens that are in the tree.", low=0.0, tags=()),
         Quantity("mean", "One component of a group's mean vector.", tags=()),
@@ -157,7 +156,9 @@ class Trajectory(StreamingObserver):
         self.groupings: list[_Grouping] = []
         self.cells = 0
         for by, counts in self._counted(sizes).items():
-            names = self._token_names(len(counts)) if by == _WORD else list(known[by])
+            names = (
+                token_names(tokenizer, len(counts), self.run.token_counts) if by == _WORD else list(known[by])
+            )
             values = self._values(by, names, counts.sum(1))
             if len(values) < 2:
                 report(
@@ -211,12 +212,6 @@ class Trajectory(StreamingObserver):
         return {
             by: (value * (none + 1) + label).where(there & (value >= 0), -1) for by, value in values.items()
         }
-
-    def _token_names(self, size: int) -> list[str]:
-        names, counts = token_names(self.run.tokenizer, size), self.run.token_counts
-        if self.run.tokenizer is None and counts is not None:
-            names[: len(counts)] = map(str, counts["token"][:size])
-        return names
 
     def _values(self, by: str, names: Sequence[str], total: Int[Tensor, "values"]) -> Int[Tensor, "groups"]:
         """Return the values that are groups: the chosen words, or those of a layer with enough tokens."""
@@ -309,9 +304,6 @@ class Trajectory(StreamingObserver):
 
 def _means(grouping: _Grouping, found: GroupVectors) -> DataFrame:
     """Return a row for each dimension of each group's mean."""
-    means = grouping.cells.groups(found).means
-    n, d = means.shape
-    names, parents = (np.array(v, dtype=object).repeat(d) for v in (grouping.names, grouping.parents))
-    dimension, values = np.tile(np.arange(d), n), means.flatten().numpy()
-    of_groups = {"group": names, "parent": parents, "dimension": dimension, "value": values}
-    return DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})
+    means = DataFrame(grouping.cells.groups(found).means.numpy(), index=[grouping.names, grouping.parents])
+    rows = means.rename_axis(index=["group", "parent"], columns="dimension").stack()  # noqa: PD013
+    return rows.reset_index(name="value").assign(quantity="mean", by=grouping.by)

@@ -34,13 +34,6 @@ def add_counts(counts: Tensor, ids: Tensor, size: int = 0) -> Tensor:
     return new + torch.nn.functional.pad(counts, (0, len(new) - len(counts)))
 
 
-def count_types(probe: Any, key: str, least: int, leave_out: Sequence[int]) -> int:
-    """Count different token ids that occur at least ``least`` times under a key."""
-    counts = count_labels(probe, [key])[key]
-    counts[[i for i in leave_out if i < len(counts)]] = 0
-    return int((counts >= least).sum())
-
-
 def count_labels(probe: Any, keys: Sequence[str]) -> dict[str, Tensor]:
     """Count the tokens with each label, by key; empty for keys in no batch.
 

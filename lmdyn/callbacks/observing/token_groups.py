@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
+from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.inspection.attributes import did_you_mean
@@ -29,6 +30,7 @@ __all__ = [
     "frequency_bands",
     "frequency_ranks",
     "gold_layers",
+    "ranked_tokens",
     "sentence_numbers",
     "special_tokens",
     "token_frequencies",
@@ -98,10 +100,24 @@ def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
     return special
 
 
-def token_names(tokenizer: Any, size: int) -> list[str]:
-    """Return the text of each token id; the number of an id that the tokenizer does not have."""
+def ranked_tokens(
+    observer: Observer, source: FrequencySource | None
+) -> tuple[Int[Tensor, "vocabulary"], Int[Tensor, "vocabulary"]]:
+    """Return occurrences and frequency rank of each token id, by :func:`token_frequencies`; 0 for no rank.
+
+    Special tokens, and those that do not occur, have no rank.
+    """
+    counts = token_frequencies(observer, source)
+    ranks = frequency_ranks(counts, special_tokens(observer, len(counts)))
+    return counts, ranks.where(counts > 0, 0)
+
+
+def token_names(tokenizer: Any, size: int, counts: DataFrame | None = None) -> list[str]:
+    """Return the text of each token id, by the training counts without a tokenizer; the number of an unknown id."""
     ids = list(range(size))
     names = [None] * size if tokenizer is None else tokenizer.convert_ids_to_tokens(ids)
+    if tokenizer is None and counts is not None:
+        names[: len(counts)] = counts["token"][:size]
     return [str(i) if name is None else str(name) for i, name in zip(ids, names, strict=True)]
 
 

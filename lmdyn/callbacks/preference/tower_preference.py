@@ -28,7 +28,7 @@ from lmdyn.analysis.preference.preference import (
 from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
-from lmdyn.callbacks.observing.amounts import count_types, site_widths
+from lmdyn.callbacks.observing.amounts import count_labels, site_widths
 from lmdyn.callbacks.observing.checked_fields import From
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
@@ -37,13 +37,7 @@ from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.run import report
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.observing.token_groups import (
-    FrequencySource,
-    frequency_ranks,
-    special_tokens,
-    token_frequencies,
-    token_names,
-)
+from lmdyn.callbacks.observing.token_groups import FrequencySource, ranked_tokens, token_names
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import oriented, preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader
@@ -225,10 +219,9 @@ class TowerPreference(Observer):
             )
         if self.previous:
             Previous().check(self.run)
-        self._counts = token_frequencies(self, self.frequency)
-        size = len(self._counts)
-        ranks = frequency_ranks(self._counts, special_tokens(self, size))
-        self._eligible = (ranks > 0) & (ranks <= self.top) & (self._counts > 0)
+        self._counts, ranks = ranked_tokens(self, self.frequency)
+        size = len(ranks)
+        self._eligible = (ranks > 0) & (ranks <= self.top)
         self._words = np.array(token_names(tokenizer, size), dtype=object)
         self._tags = self._most_frequent_tags(size)
         mask_id = tokenizer.mask_token_id if objective == "masked" else None
@@ -273,8 +266,8 @@ class TowerPreference(Observer):
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires; output layers and their optimizer."""
-        left_out = (~self._eligible).nonzero()[:, 0].tolist()
-        words = count_types(self.probe_set, "labels", self.min_count, left_out)
+        counts = count_labels(self.probe_set, ["labels"])["labels"]
+        words = int((self._eligible[: len(counts)] & (counts >= self.min_count)).sum())
         if words < _LEAST:
             yield expected(
                 f"three of the {self.top} most frequent words with {self.min_count} occurrences in the probe set",
@@ -309,7 +302,7 @@ class TowerPreference(Observer):
         chosen = self._chosen(found, pair)
         preference = self._preference(found, pair)[chosen].numpy()
         if len(preference) > 1:
-            yield {}, {"spread": float(preference.std(ddof=1))}
+            yield {}, {"spread": preference.std(ddof=1)}
         halves = split_half_reliability(found, chosen, self.variant, **pair._asdict())
         yield {}, {"reliability": _if_defined(halves.reliability)}
         ranks = -self._counts[chosen].numpy()  # order of their ranks: the most frequent is the first

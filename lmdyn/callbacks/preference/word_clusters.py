@@ -23,15 +23,9 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.module_reading import choose_sites
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import has_module
-from lmdyn.callbacks.observing.run import report, warn
+from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.observing.token_groups import (
-    FrequencySource,
-    frequency_ranks,
-    special_tokens,
-    token_frequencies,
-    token_names,
-)
+from lmdyn.callbacks.observing.token_groups import FrequencySource, ranked_tokens, token_names
 from lmdyn.callbacks.preference.word_clusters_figures import (
     cluster_figures,
     cluster_table,
@@ -152,15 +146,12 @@ class WordClusters(Observer):
 
     def prepare(self) -> None:
         """Find the most frequent words."""
-        counts = token_frequencies(self, self.frequency)
+        counts, ranks = ranked_tokens(self, self.frequency)
         self._size = len(counts)
-        ranks = frequency_ranks(counts, special_tokens(self, self._size))
-        found = ((ranks > 0) & (ranks <= self.words) & (counts > 0)).nonzero()[:, 0]
+        found = ((ranks > 0) & (ranks <= self.words)).nonzero()[:, 0]
         self._ids = found[ranks[found].argsort()]
         self._counts = counts[self._ids].tolist()
-        names = token_names(self.run.tokenizer, self._size)
-        if self.run.tokenizer is None and self.run.token_counts is not None:
-            names = [str(token) for token in self.run.token_counts["token"]]
+        names = token_names(self.run.tokenizer, self._size, self.run.token_counts)
         self._tokens = [names[i] for i in self._ids.tolist()]
         if len(self._ids) <= (components := self.components or 1):
             raise ValueError(
@@ -171,11 +162,8 @@ class WordClusters(Observer):
     def check_module(self, module: Module) -> None:
         """Raise an error unless the path is an embedding of the vocabulary and at least as wide as the components."""
         path = self.found("embedding", lambda: self._find_embedding(module))
-        width, words = self._weight(module).shape[1], len(self._ids)
-        most = min(_COMPONENTS, width, words - 1)
-        components = self.found("components", lambda: most)
-        if self.components is None and most < _COMPONENTS:
-            report(self.name, f"lmdyn finds {most} components, given {words} words of {width} dimensions")
+        width = self._weight(module).shape[1]
+        components = self.found("components", lambda: min(_COMPONENTS, width, len(self._ids) - 1))
         if width < components:
             raise ValueError(
                 f"{self.name}: components is {components}: expected at most {width}, the width of {path!r}"
@@ -197,12 +185,9 @@ class WordClusters(Observer):
         if path in matrices and len(matrices[path]) >= self._size:
             return matrices[path].detach()
         there = [name for name, w in matrices.items() if len(w) == self._size]
-        got = "no such module" if path not in weights else type(module.get_submodule(path)).__name__
-        if isinstance(weight := weights.get(path), Tensor):
-            got += f" with a weight of shape {tuple(weight.shape)}"
         raise ValueError(
-            f"{self.name}: expected a weight with a row for each of {self._size} token ids in {path!r}, got {got}: "
-            f"set `embedding` to the path of a module with such a weight ({', '.join(there) or 'the model has none'})"
+            f"{self.name}: {path!r} has no weight with a row for each of {self._size} token ids: set `embedding` to "
+            f"the path of a module with such a weight ({', '.join(there) or 'the model has none'})"
         )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:

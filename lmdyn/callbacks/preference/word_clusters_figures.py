@@ -1,17 +1,12 @@
 """Figures 5 and 6 of He & Toyoizumi 2022 and a table of clusters, from observations of word clusters."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lmdyn.analysis.preference.clustering import (
-    Membership,
-    cluster_name,
-    cluster_number,
-    typical_words,
-)
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.runs.schema import last_step, select, wide
 
@@ -48,7 +43,7 @@ def cluster_table(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ``frequent`` (the most frequent ones). Empty if there are no clusters.
     """
     last = _clustered(observations)
-    return {"clusters": _largest(*_members(next(iter(last.values()))))} if last else {}
+    return {"clusters": _largest(next(iter(last.values())))} if last else {}
 
 
 def _clustered(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -62,32 +57,16 @@ def _step(rows: pd.DataFrame) -> str:
     return f"{int(rows['step'].iloc[0]):,}"
 
 
-def _members(rows: pd.DataFrame) -> "tuple[Membership, pd.Series[float]]":
-    """Return the clusters of the rows, and the occurrences of each word; words are numbered by frequency."""
-    counts = select(rows, quantity="count").set_index("token")["value"]
-    members = select(rows, quantity="membership")
-    cluster = np.array([cluster_number(str(name)) for name in members["group"]], dtype=np.int64)
-    found = Membership(
-        words=len(counts),
-        number=int(cluster.max(initial=0)) + 1,  # the following ones are empty
-        word=torch.from_numpy(counts.index.get_indexer(pd.Index(members["token"])).astype(np.int64)),
-        cluster=torch.from_numpy(cluster),
-        value=torch.from_numpy(members["value"].to_numpy(dtype=np.float64, copy=True)),
-    )
-    return found, counts
-
-
-def _largest(clusters: Membership, counts: "pd.Series[float]") -> pd.DataFrame:
-    """Return the largest clusters, with their words by value and by frequency."""
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the largest clusters, with their words by value and by frequency, the order of the rows."""
     found = []
-    for cluster in clusters.sizes.argsort(descending=True, stable=True)[:_LARGEST].tolist():
-        typical, frequent = (
-            ", ".join(map(str, counts.index[typical_words(clusters, cluster, _TYPICAL, by).numpy()]))
-            for by in ("value", "frequency")
-        )
-        found.append((cluster_name(cluster), int(clusters.sizes[cluster]), typical, frequent))
+    members: Any = select(rows, quantity="membership").groupby("group", sort=False, observed=True)
+    for cluster, by_frequency in members:
+        by_value = by_frequency.sort_values("value", key=abs, ascending=False, kind="stable")
+        some = (", ".join(words["token"].head(_TYPICAL)) for words in (by_value, by_frequency))
+        found.append((cluster, len(by_frequency), *some))
     table = pd.DataFrame(found, columns=["cluster", "words", "typical", "frequent"])
-    return table[table["words"] > 0]
+    return table.sort_values("words", ascending=False, kind="stable", ignore_index=True).head(_LARGEST)
 
 
 def _matrix(rows: pd.DataFrame, of: str) -> Figure:

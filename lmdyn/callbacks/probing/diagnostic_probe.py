@@ -269,7 +269,7 @@ class DiagnosticProbe(Observer):
         values |= self._intervals(result, step)
         if self.description_length:
             code = description_length(x, train.labels, classes, classifier=self.classifier)
-            labelled = torch.tensor([float((train.labels[task] >= 0).sum()) for task in code.tasks])
+            labelled = torch.tensor([(train.labels[task] >= 0).sum() for task in code.tasks])
             values |= {"codelength": code.codelength / labelled, "compression": code.compression}
         return result, values
 

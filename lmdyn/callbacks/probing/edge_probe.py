@@ -158,19 +158,17 @@ class EdgeProbe(Observer):
         return sum(int((labels_of(batch) >= 0).sum()) for batch in batches)
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
-        """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""
+        """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site.
+
+        The groups are of as many sites as would fit if all were as wide as the widest.
+        """
         read = module if self.forward is not None else _without_heads(module, self.paths())
         widths = site_widths(module, self.probe_set, self.paths(), self.forward, read=read)
-        if self.memory_gb is None:
-            return [list(widths)], widths
-        room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
-        groups: list[list[str]] = []
-        for name, width in widths.items():
-            if groups and sum(widths[other] for other in groups[-1]) + width <= room:
-                groups[-1].append(name)
-            else:
-                groups.append([name])
-        return groups, widths
+        names, most = list(widths), len(widths)
+        if self.memory_gb is not None:
+            room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
+            most = max(1, int(room / max(widths.values())))
+        return [names[i : i + most] for i in range(0, len(names), most)], widths
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make a pass over each split, then train all classifiers at once; in groups of sites with ``memory_gb``."""
@@ -202,7 +200,7 @@ class EdgeProbe(Observer):
                     score = float(values[site][j]) if site in values else math.nan
                     yield {"site": site, "task": task}, {quantity: score}
 
-    def _features(self, module: nn.Module, part: ProbeSet, names: Sequence[str] | None = None) -> EdgeData:
+    def _features(self, module: nn.Module, part: ProbeSet, names: Sequence[str]) -> EdgeData:
         """Return activations of all pieces of words of a split at some sites, and the spans, ordered by example."""
         device = device_of(module)
         read = module if self.forward is not None else _without_heads(module, self.paths())
@@ -212,8 +210,7 @@ class EdgeProbe(Observer):
                 batch = to_device(batch, device)
                 seen.clear()
                 call_module(read, batch, forward=self.forward)
-                there = seen.activations
-                collected.append(self._collect(batch, {name: there[name] for name in names or there}))
+                collected.append(self._collect(batch, {name: seen.activations[name] for name in names}))
         whole = gather_rows(collected, device)
         if not whole:
             raise ValueError(f"{self.name}: the train, validation or test split is empty: use other data")

@@ -191,11 +191,6 @@ class Similarity(StreamingObserver):
         """Report fewer tokens than dimensions, and the memory of references, covariances and samples."""
         widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         yield from self._foresee_tokens(sorted(widths.values())[-2:])
-        narrowest = min(widths.values(), default=0)
-        for name in self._streaming:
-            if name.startswith("svcca_") and int(name.removeprefix("svcca_")) > narrowest:
-                kept = f"sites of {name.removeprefix('svcca_')} dimensions or more for {name}"
-                yield expected(kept, f"{narrowest}", "name fewer directions", of="module", stops=False)
         others = [r for r in self.compared.values() if not isinstance(r, Itself)]
         models, itself = sum(r.number(self.run) for r in others), len(self.compared) - len(others)
         if others:

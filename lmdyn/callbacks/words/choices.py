@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from lmdyn.runs.schema import Quantity
 
 __all__ = ["Choices"]
 
-_OF_GROUPS = ("", "<group>")
+_share = partial(Quantity, unit="share", low=0.0, high=1.0, better="higher", tags=("", "<group>"))
 
 
 class Choices(ScoredTexts):
@@ -64,14 +64,9 @@ class Choices(ScoredTexts):
     columns = {"group": "", "item": "", "option": int}
     figure_rows = pc.field("item") == ""
     recorded = (
-        Quantity(
+        _share(
             "accuracy",
             "Share of items in which the right option has the highest probability.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=_OF_GROUPS,
             panel="accuracy",
             lines="group",
             floor="chance",
@@ -81,29 +76,14 @@ class Choices(ScoredTexts):
             "accuracy_low", "Lower end of the 95 % interval of `accuracy`, over items.", "share", tags=()
         ),
         Quantity(
-            "accuracy_high",
-            "Upper end of the 95 % interval of `accuracy`, over items.",
-            "share",
-            tags=(),
+            "accuracy_high", "Upper end of the 95 % interval of `accuracy`, over items.", "share", tags=()
         ),
-        Quantity(
+        _share(
             "accuracy_by_token",
             "Share of items in which the right option has the highest mean log-probability of its pieces.",
-            "share",
-            low=0.0,
-            high=1.0,
-            better="higher",
-            tags=_OF_GROUPS,
         ),
-        Quantity(
-            "chance",
-            "Accuracy of choosing an option at random.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=_OF_GROUPS,
-        ),
-        Quantity("items", "Number of items.", "count", low=0.0, tags=_OF_GROUPS),
+        _share("chance", "Accuracy of choosing an option at random.", better=None),
+        Quantity("items", "Number of items.", "count", low=0.0, tags=("", "<group>")),
         Quantity("log_probability", "Log-probability of each option.", "nats", high=0.0, tags=()),
     )
 
@@ -114,8 +94,9 @@ class Choices(ScoredTexts):
 
     def prepare(self) -> None:
         """Read the items."""
-        data = self.open_texts("a `probe` with choices, such as ChoiceFiles")
-        options = cast(HasChoices, data).choices.reset_index(drop=True)
+        options = self.open_texts("a `probe` with choices, such as ChoiceFiles").choices.reset_index(
+            drop=True
+        )
         if self.most is not None:
             number = options.groupby("group")["item"].transform(lambda items: pd.factorize(items)[0])
             options = options[number < self.most].reset_index(drop=True)
@@ -131,7 +112,7 @@ class Choices(ScoredTexts):
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report options that cannot be scored; the memory of logits."""
-        yield from self.unscored(self.encoded, "texts", "options", "item", partial(first_row, self.options))
+        yield from self.unscored(self.encoded, partial(first_row, self.options))
         yield from super().foresee(module)
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:
@@ -158,7 +139,7 @@ class Choices(ScoredTexts):
             means = of[list(numbers)].mean(skipna=False)
             mean = float(means["accuracy"])
             low, high = share_interval(mean, len(of)) if np.isfinite(mean) else (mean, mean)
-            ends = {"accuracy_low": low, "accuracy_high": high, "items": float(len(of))}
-            yield {"group": group}, {**{str(name): float(value) for name, value in means.items()}, **ends}
+            ends = {"accuracy_low": low, "accuracy_high": high, "items": len(of)}
+            yield {"group": group}, {**means.to_dict(), **ends}
         of_options = self.options[["group", "item", "option"]]
         yield of_options.assign(quantity="log_probability", value=scores)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,6 @@ _SCORES = {
     "accuracy_by_character": "by_character",
 }
 _MOST_ROWS = 36  # of a heat map
-
 
 _accuracy = partial(Quantity, unit="share", low=0.0, high=1.0, better="higher", tags=_OF_GROUPS)
 _count = partial(Quantity, unit="count", low=0.0)
@@ -100,31 +99,15 @@ class MinimalPairs(ScoredTexts):
         ),
         _accuracy("accuracy_low", "Lower end of the accuracy's 95 % interval over pairs.", tags=()),
         _accuracy("accuracy_high", "Upper end of the accuracy's 95 % interval over pairs.", tags=()),
-        _accuracy(
-            "accuracy_by_token",
-            "Accuracy of comparing the mean log-probability of a token.",
-        ),
+        _accuracy("accuracy_by_token", "Accuracy of comparing the mean log-probability of a token."),
         _accuracy(
             "accuracy_by_character",
             "Accuracy of comparing the log-probability divided by the number of characters.",
         ),
-        _accuracy(
-            "shorter",
-            "Accuracy of always choosing the sentence with fewer tokens.",
-            better=None,
-        ),
+        _accuracy("shorter", "Accuracy of always choosing the sentence with fewer tokens.", better=None),
         _accuracy("ngram", "Accuracy of an n-gram model of the training text.", better=None),
-        _accuracy(
-            "chance",
-            "Accuracy of choosing by chance.",
-            tags=("",),
-            better=None,
-        ),
-        _count(
-            "pairs",
-            "Number of pairs of sentences.",
-            tags=_OF_GROUPS,
-        ),
+        _accuracy("chance", "Accuracy of choosing by chance.", tags=("",), better=None),
+        _count("pairs", "Number of pairs of sentences.", tags=_OF_GROUPS),
         _count("indistinct", "Pairs that differ in an unknown word, or not at all; each counts half."),
         _count("unknown_words", "Words or pieces that the tokenizer does not know, in all sentences."),
         Quantity(
@@ -146,8 +129,6 @@ class MinimalPairs(ScoredTexts):
         settings = super().settings
         if self.ngram is None:  # as before there was this argument
             settings.pop("ngram")
-        else:
-            settings["train_set"] = self._train.fingerprint
         return settings
 
     def prepare(self) -> None:
@@ -160,7 +141,8 @@ class MinimalPairs(ScoredTexts):
                 )
             require((HasTrainingPart,), self.name, datamodule=self.run.datamodule)
             self._train = self.part("train", data=self.run.datamodule)
-        pairs = cast(HasPairs, data).pairs
+            self._found["train_set"] = self._train.fingerprint
+        pairs = data.pairs
         if self.most is not None:
             pairs = pairs.groupby("paradigm", sort=False).head(self.most)
         self.pairs = pairs.reset_index(drop=True).astype(dict.fromkeys((*_GROUPINGS, "pair"), str))
@@ -185,12 +167,12 @@ class MinimalPairs(ScoredTexts):
             masked = self.encoded.objective != "causal"
             size = len(self.run.tokenizer)
             counts = count_ngrams(self, self._train, None, self.ngram, size, masked=masked)
-            found = [float(p.sum()) for p in NgramModels(counts).log_probabilities(self.ngram, ids)]
-            self._by_ngrams = np.array(found)
+            found = NgramModels(counts).log_probabilities(self.ngram, ids)
+            self._by_ngrams = np.array([p.sum() for p in found])
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report sentences that cannot be scored, and pairs that count half; the memory of logits."""
-        yield from self.unscored(self.encoded, "sentences", "sentences", "pair", self._where)
+        yield from self.unscored(self.encoded, self._where)
         if self.indistinct.any():
             yield expected(
                 "pairs that differ in words that the tokenizer knows",
@@ -226,15 +208,15 @@ class MinimalPairs(ScoredTexts):
             {},
             {
                 "chance": 0.5,
-                "indistinct": float(self.indistinct.sum()),
-                "unknown_words": float(self.encoded.unknown.sum()),
+                "indistinct": self.indistinct.sum(),
+                "unknown_words": self.encoded.unknown.sum(),
             },
         )
         for by, group, rows in self.groups:
-            values = {name: float(of[rows].mean()) for name, of in right.items()}
+            values = {name: of[rows].mean() for name, of in right.items()}
             mean, n = values["accuracy"], len(rows)
             low, high = share_interval(mean, n) if np.isfinite(mean) else (mean, mean)
-            ends = {"accuracy_low": low, "accuracy_high": high, "pairs": float(n)}
+            ends = {"accuracy_low": low, "accuracy_high": high, "pairs": n}
             yield {"by": by, "group": group}, {**values, **ends}
         names = {"group": self.pairs["paradigm"], "pair": self.pairs["pair"]}
         ratios = good["log_probability"] - bad["log_probability"]

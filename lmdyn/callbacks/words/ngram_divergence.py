@@ -132,12 +132,8 @@ class NgramDivergence(StreamingObserver):
         if not self.smoothings:
             raise ValueError(f"{self.name}: smoothings is empty: expected raw, backoff or kneser_ney")
         self._train = self.part("train", self.train_tokens)
+        self._found["train_set"] = self._train.fingerprint
         self._models: NgramModels | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments, and the contents of the probe set and of the training text."""
-        return {**super().settings, "train_set": self._train.fingerprint}
 
     def check_module(self, module: Module) -> None:
         """Determine how the model reads, and count the training text."""
@@ -146,9 +142,7 @@ class NgramDivergence(StreamingObserver):
             return
         if is_encoder_decoder(module):
             raise ValueError(f"{self.name}: expected a causal or masked model, got an encoder-decoder")
-        batch = next(self.probe_set.of_this_rank(device_of(module)), None)
-        if batch is None:
-            batch = to_device(next(self.probe_set.batches()), device_of(module))
+        batch = to_device(next(self.probe_set.batches()), device_of(module))
         self.masked = model_reading(module, batch, self.forward) == "bidirectional"
         with torch.no_grad():
             size = logits_of(call_module(module, batch, forward=self.forward)).shape[-1]
@@ -160,9 +154,7 @@ class NgramDivergence(StreamingObserver):
             mask = getattr(self.run.tokenizer, "mask_token_id", None)
             if mask is None:
                 raise ValueError(f"{self.name}: a masked model requires a `tokenizer` with a mask_token")
-            rows = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
-            self._probe_set = ProbeSet(rows)
-            self._probe_set.source = ("one masked", self.seed, *rows.source)
+            self._probe_set = _OneMasked(self.probe_set, mask, self.run.tokenizer.all_special_ids, self.seed)
         elif self.drawn_tokens:
             time = max(2, batch["input_ids"].shape[1])
             rows = -(-self.drawn_tokens // time)
@@ -232,15 +224,12 @@ class NgramDivergence(StreamingObserver):
         for (n, smoothing), (kl, cross, word) in scores.items():
             kept = ~np.isnan(word)
             place = {"smoothing": smoothing, "order": n}
-            yield place, {"positions": float(kept.sum())}
+            yield place, {"positions": kept.sum()}
             if not kept.any():
                 none = f"no position of the probe set has a {smoothing} model of order {n}"
                 report(self.name, f"{none}: the contexts do not occur in the training text")
                 continue
-            values = {
-                "kl": float(kl[kept].mean()),
-                "cross_entropy": float(cross[kept].mean()),
-            }
+            values = {"kl": kl[kept].mean(), "cross_entropy": cross[kept].mean()}
             if len(set(word[kept])) > 1 and len(set(model[kept])) > 1:
                 values["pearson"] = pearson(word[kept], model[kept])
                 values["spearman"] = spearman(word[kept], model[kept])
@@ -302,22 +291,21 @@ class _Positions:
         self.scores = {place: values.T.numpy() for place, values in rows.items()}
 
 
-class _OneMasked:
+class _OneMasked(ProbeSet):
     """Rows of a probe set, each with one masked token, which is drawn by the text of the row."""
 
-    def __init__(self, probe: ProbeSet, mask: int, special: list[int], seed: int) -> None:
-        self._probe, self._mask, self._special, self._seed = probe, mask, special, seed
-        self.source = probe.source
+    def __init__(self, given: ProbeSet, mask: int, special: list[int], seed: int) -> None:
+        super().__init__(
+            given.loader,
+            max_tokens=given.max_tokens,
+            names=given.names,
+            labels=given.labels,
+            decodes=given.decodes,
+        )
+        self._how = mask, special, seed
+        self.source = ("one masked", seed, *given.source)
 
-    @property
-    def fingerprint(self) -> str | None:
-        """That of the probe set."""
-        return self._probe.fingerprint
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self.shard(0, 1)
-
-    def shard(self, rank: int, world_size: int) -> Iterator[dict[str, Any]]:
-        """Return the batches of a rank."""
-        for batch in self._probe.batches(rank, world_size):
-            yield one_masked(batch, self._mask, self._special, self._seed)
+    def counted(self, rank: int = 0, world_size: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the batches of one rank, each with the number of tokens before it."""
+        for before, batch in super().counted(rank, world_size):
+            yield before, one_masked(batch, *self._how)

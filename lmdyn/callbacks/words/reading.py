@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,8 @@ __all__ = ["Reading"]
 
 _OF_WORD = ("frequency", "length", "before")
 _SPILLOVER = ("previous_length", "previous_surprisal")
-_OF_TIMES = ("<time>/<baseline>",)
+_of_times = partial(Quantity, tags=("<time>/<baseline>",))
+_gain = partial(_of_times, low=0.0, better="higher", lines="time")
 
 
 class Reading(ScoredTexts):
@@ -66,51 +68,27 @@ class Reading(ScoredTexts):
     columns = {"time": "", "baseline": "", "item": ""}
     figure_rows = pc.field("item") == ""
     recorded = (
-        Quantity(
+        _gain(
             "partial_r2",
             "Share of the variance left by the baseline that surprisal explains.",
             "share",
-            low=0.0,
             high=1.0,
-            better="higher",
-            tags=_OF_TIMES,
             panel="partial_r2",
-            lines="time",
             floor="chance",
             headline=True,
-            where=(("item", ("",)),),
         ),
-        Quantity(
-            "chance",
-            "Mean of `partial_r2` for a predictor that is noise.",
-            "share",
-            low=0.0,
-            high=1.0,
-            tags=_OF_TIMES,
+        _of_times(
+            "chance", "Mean of `partial_r2` for a predictor that is noise.", "share", low=0.0, high=1.0
         ),
-        Quantity(
+        _gain(
             "delta_log_likelihood",
             "Gain in log-likelihood per observed time by surprisal, in models with random intercepts.",
             "nats",
-            low=0.0,
-            better="higher",
-            tags=_OF_TIMES,
             panel="delta_log_likelihood",
-            lines="time",
-            where=(("item", ("",)),),
         ),
-        Quantity(
-            "slope",
-            "Additional reading time for each bit of surprisal, in the unit of the times.",
-            tags=_OF_TIMES,
-        ),
-        Quantity(
-            "slope_error",
-            "Standard error of the slope, for independent times.",
-            low=0.0,
-            tags=(),
-        ),
-        Quantity("times", "Number of reading times that were used.", "count", low=0.0, tags=_OF_TIMES),
+        _of_times("slope", "Additional reading time for each bit of surprisal, in the unit of the times."),
+        Quantity("slope_error", "Standard error of the slope, for independent times.", low=0.0, tags=()),
+        _of_times("times", "Number of reading times that were used.", "count", low=0.0),
         Quantity(
             "surprisal",
             "Surprisal of each word, and the mean of all words.",
@@ -131,8 +109,7 @@ class Reading(ScoredTexts):
     def prepare(self) -> None:
         """Read the times, and choose the texts to read: those that begin no other one."""
         data = self.open_texts("a `probe` with reading times, such as ReadingFiles")
-        self.rows = cast(HasReadingTimes, data).reading_times.reset_index(drop=True)
-        self.times = list(cast(HasReadingTimes, data).times)
+        self.rows, self.times = data.reading_times.reset_index(drop=True), list(data.times)
         covering: dict[str, str] = {}
         after = ""
         of_row, given = pd.factorize(self.rows["text"].astype(object))
@@ -207,25 +184,16 @@ class Reading(ScoredTexts):
         )
         items = pd.DataFrame({"quantity": "surprisal", "item": self.rows["item"], "value": surprisal})
         items = items.drop_duplicates("item").dropna(subset="value")
-        yield {}, {"surprisal": float(items["value"].mean())}
+        yield {}, {"surprisal": items["value"].mean()}
         for time in self.times:
             for baseline, predictors in self.baselines.items():
                 at = {"time": time, "baseline": baseline}
                 if not len(items):
                     yield at, {"partial_r2": math.nan}
                     continue
-                fit = reading_fit(table[time], surprisal, table[predictors], self.groups)
-                yield (
-                    at,
-                    {
-                        "partial_r2": fit.partial_r2,
-                        "chance": fit.chance,
-                        "delta_log_likelihood": fit.delta_log_likelihood,
-                        "slope": fit.slope,
-                        "slope_error": fit.slope_error,
-                        "times": float(fit.observations),
-                    },
-                )
+                fit = dict(vars(reading_fit(table[time], surprisal, table[predictors], self.groups)))
+                times = fit.pop("observations")
+                yield at, {**fit, "times": times}
         yield items
 
     @classmethod

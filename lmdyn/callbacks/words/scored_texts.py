@@ -77,23 +77,21 @@ class ScoredTexts(Observer):
         self._found |= {"scoring": found.objective, "start": found.start}
         return found
 
-    def unscored(
-        self, encoded: EncodedTexts, whole: str, part: str, item: str, where: Callable[[Any], str]
-    ) -> Iterator[Foreseen]:
+    def unscored(self, encoded: EncodedTexts, where: Callable[[Any], str]) -> Iterator[Foreseen]:
         """Report texts that are longer than the model can read, or have no piece to predict, with their place."""
         lengths, context = np.array(encoded.lengths), encoded.context
         if context is not None and (lengths > context).any():
             yield expected(
-                f"{whole} of at most {context} tokens, the positions of the model",
+                f"texts of at most {context} tokens, the positions of the model",
                 f"{lengths.max()} in {where(lengths > context)}",
-                f"remove the {item}",
+                "remove the text",
             )
         scored = np.bincount(encoded.text[encoded.scored], minlength=len(lengths))
         if (scored == 0).any():
             yield expected(
-                f"{part} with a token to predict",
+                "texts with a token to predict",
                 f"none in {where(scored == 0)}",
-                f"set `start` to a token, or remove the {item}",
+                "set `start` to a token, or remove the text",
             )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:

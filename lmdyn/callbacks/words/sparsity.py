@@ -24,7 +24,7 @@ from lmdyn.analysis.words.concentration import (
     without_structure,
 )
 from lmdyn.analysis.words.frequency_cells import FrequencyCells, class_samples, frequency_samples, word_rows
-from lmdyn.callbacks.observing.amounts import count_types
+from lmdyn.callbacks.observing.amounts import count_labels, site_widths
 from lmdyn.callbacks.observing.findings import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.run import report
@@ -227,11 +227,12 @@ class Sparsity(StreamingObserver):
             raise ValueError(
                 f"{self.name}: `gradients` requires `sites`: name `sites`, or set `gradients: false`"
             )
+        self.widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires, and sums by word."""
-        special = (~self.samples[""]).nonzero()[:, 0].tolist()
-        words = count_types(self.probe_set, "labels", self.min_count, special)
+        counts = count_labels(self.probe_set, ["labels"])["labels"]
+        words = int((self.samples[""][: len(counts)] & (counts >= self.min_count)).sum())
         if words < _LEAST:
             what = f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation"
             yield expected(what, str(words), "use more text (`max_tokens`, `probe`), or lower `min_count`")
@@ -241,12 +242,11 @@ class Sparsity(StreamingObserver):
         yield Cost(what, size, "observe fewer `sites`")
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
-        """Return means by word in both roles and by band of frequency, and the widths of sites."""
+        """Return means by word in both roles and by band of frequency."""
         return {
             "words": partial(GroupedMeans, len(self.counts)),
             "cells": partial(FrequencyCells, self.counts, self.samples),
             "blocks": partial(SentenceBlocks, self.run.tokenizer, seed=0),
-            "units": partial(GroupedMeans, 1),
         }
 
     def read_weights(self, batch: Batch, path: str, weights: Tensor) -> dict[str, Tensor]:
@@ -261,8 +261,6 @@ class Sparsity(StreamingObserver):
         values: dict[str, Tensor] = {}
         for name, activation in seen.activations.items():
             vectors = token_vectors(name, activation, seen.tokens)
-            width = {name: vectors.new_full((1,), vectors.shape[-1])}
-            sums["units"].update(vectors.new_zeros(1, dtype=torch.int64), width)
             kinds = {"activation": vectors}
             if self.gradients:
                 kinds["gradient"] = seen.gradients[name].flatten(2)
@@ -309,9 +307,7 @@ class Sparsity(StreamingObserver):
             yield pd.DataFrame(summary, columns=["quantity", "site", "pos_class", "value"]).assign(role=role)
             yield cells.words(role, measured_words)
         of_words.append((("frequency", "", ""), seen_words.nonzero()[:, 0], self.counts.double()[seen_words]))
-        units = sums["units"]
-        widths = {site: round(float(units.mean(site))) for site in units.names}
-        yield pd.DataFrame(without_structure(widths, self.counts), columns=["quantity", "site", "value"])
+        yield pd.DataFrame(without_structure(self.widths, self.counts), columns=["quantity", "site", "value"])
         yield word_rows(of_words, self.words, self.upos, self.samples)
 
     @staticmethod

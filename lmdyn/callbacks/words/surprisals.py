@@ -38,6 +38,7 @@ from lmdyn.runs.store import UNDECIDED
 __all__ = ["Surprisals"]
 
 _SOME = 5  # of words, in a message
+_count = partial(Quantity, unit="count", low=0.0)
 
 
 class Surprisals(StreamingObserver):
@@ -112,18 +113,8 @@ class Surprisals(StreamingObserver):
             "bits",
             low=0.0,
         ),
-        Quantity(
-            "contexts",
-            "Number of contexts of a word; without a word, the sum over all words.",
-            "count",
-            low=0.0,
-        ),
-        Quantity(
-            "words",
-            "Number of words that have enough contexts.",
-            "count",
-            low=0.0,
-        ),
+        _count("contexts", "Number of contexts of a word; without a word, the sum over all words."),
+        _count("words", "Number of words that have enough contexts."),
     )
 
     def prepare(self) -> None:
@@ -137,10 +128,6 @@ class Surprisals(StreamingObserver):
     def _read_list(self) -> list[str] | None:
         given = self.words
         if isinstance(given, str | Path):
-            if not Path(given).is_file():
-                raise ValueError(
-                    f"{self.name}: `words` is {str(given)!r}: expected a file that exists, or a list of words"
-                )
             given = [line.strip() for line in Path(given).read_text(encoding="utf-8-sig").splitlines()]
             self._found["words"] = given = [word for word in given if word]
         if given is not None and not given:
@@ -177,13 +164,12 @@ class Surprisals(StreamingObserver):
                     spelled[code] = spell(self.run.tokenizer, text[row, begin:end].tolist())
             of_batch = {"code": codes, "context": found.context.tolist(), "usable": usable.tolist()}
             tables.append(pd.DataFrame({**of_batch, "piece": text[found.row, found.begin].tolist()}))
-        places = pd.concat(tables) if tables else pd.DataFrame(columns=["code", "context", "usable", "piece"])
+        places = pd.concat(tables)
         places["word"] = places["code"].map(spelled)
         places = places[~places["word"].str.contains(r"\s")]
         self.bits = self._unigram(places)
-        places = places[places["usable"].astype(bool)]
+        places = places[places["usable"]]
         counts = places["word"].value_counts()
-        self.counts = counts
         enough = counts[counts >= self.least_contexts]
         if self.listed is None:
             order = sorted(enough.index, key=lambda word: (-enough[word], word))
@@ -240,25 +226,16 @@ class Surprisals(StreamingObserver):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report words that cannot be measured."""
         assert self.chosen is not None
-        contexts = f"{self.least_contexts} contexts of {self.least_context_tokens} tokens in the probe set"
-        remedy = "observe more text, or lower `least_contexts` or `least_context_tokens`"
-        if not self.chosen:
-            yield expected(f"words with {contexts}", "none", remedy)
-            return
-        unknown = [word for word in self.listed or () if self._is_unknown(word)]
-        rare = [word for word in self.listed or () if word not in {*self.chosen, *unknown}]
-        for words, of, what in (
-            (unknown, "words that the tokenizer can spell", "choose words in the tokenizer's vocabulary"),
-            (rare, f"words with {contexts}", remedy),
-        ):
-            if words:
-                some = ", ".join(words[:_SOME]) + ", …" * (len(words) > _SOME)
-                got = f"{len(words)} of {len(self.listed or ())} words without rows ({some})"
-                yield expected(of, got, what, stops=False)
-
-    def _is_unknown(self, word: str) -> bool:
-        ids = self.run.tokenizer(word, add_special_tokens=False)["input_ids"]
-        return not ids or self.run.tokenizer.unk_token_id in ids
+        listed = self.listed or ()
+        rare = [word for word in listed if word not in self.chosen]
+        if rare or not self.chosen:
+            some = ", ".join(rare[:_SOME]) + ", …" * (len(rare) > _SOME)
+            yield expected(
+                f"words with {self.least_contexts} contexts of {self.least_context_tokens} tokens in the probe set",
+                f"{len(rare)} of {len(listed)} words without rows ({some})" if self.chosen else "none",
+                "observe more text, lower `least_contexts` or `least_context_tokens`, or choose other words",
+                stops=not self.chosen,
+            )
 
     def sums(self) -> Mapping[str, Callable[[], Any]]:
         """Return means by word."""
@@ -274,14 +251,7 @@ class Surprisals(StreamingObserver):
         first = int(self.shifted)
         pieces = torch.nn.functional.pad(-seen.losses.cpu(), (first, 0))
         moved = self.shifted and self.boundary == "before"
-        log_p = word_log_probability(
-            found,
-            pieces,
-            seen.logits,
-            self.table,
-            first=first,
-            ends=moved,
-        )
+        log_p = word_log_probability(found, pieces, seen.logits, self.table, first=first, ends=moved)
         sums["words"].update(word, {"surprisal": -log_p / math.log(2)})
 
     def rows(self, sums: Sums) -> Iterator[Row | pd.DataFrame]:
@@ -290,21 +260,15 @@ class Surprisals(StreamingObserver):
         means = sums["words"]
         surprisal, contexts = means.mean("surprisal").numpy(), means.count("surprisal").numpy()
         seen = contexts > 0  # all, unless only a part of the probe set was read
-        table = pd.DataFrame(
-            {
-                "word": self.chosen,
-                "surprisal": surprisal,
-                "contexts": contexts,
-            }
-        )[seen]
+        table = pd.DataFrame({"word": self.chosen, "surprisal": surprisal, "contexts": contexts})[seen]
         table["unigram"] = table["word"].map(self.bits)
         yield (
             {},
             {
-                "surprisal": float(table["surprisal"].mean(skipna=False)),
-                "unigram": float(table["unigram"].mean()),
-                "contexts": float(contexts.sum()),
-                "words": float(len(table)),
+                "surprisal": table["surprisal"].mean(skipna=False),
+                "unigram": table["unigram"].mean(),
+                "contexts": contexts.sum(),
+                "words": len(table),
             },
         )
         long = table.melt("word", var_name="quantity")

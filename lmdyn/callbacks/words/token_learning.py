@@ -24,12 +24,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.run import warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
-from lmdyn.callbacks.observing.token_groups import (
-    FrequencySource,
-    frequency_ranks,
-    special_tokens,
-    token_frequencies,
-)
+from lmdyn.callbacks.observing.token_groups import FrequencySource, ranked_tokens
 from lmdyn.callbacks.words.token_learning_figures import rescaled_figures
 from lmdyn.runs.schema import Quantity
 
@@ -185,6 +180,7 @@ class TokenLearning(Observer):
                 hashes.append(self._hashes(batch, words, number))
         if self.max_words is not None and total > self.max_words:
             self._highest_hash = int(torch.cat(hashes).kthvalue(self.max_words).values)
+        self._some_known = total > unknown
         if unknown:
             warn(
                 self.name,
@@ -200,13 +196,7 @@ class TokenLearning(Observer):
         return known
 
     def _chosen_groupings(self, batch: Mapping[str, Any]) -> Sequence[str]:
-        known = sorted(self.probe_set.label_names)
-        layers = [name for name in ("xpos", "upos") if name in known and name in batch]
-        if self.by is None and not layers:
-            raise ValueError(
-                f"{self.name}: expected a layer 'xpos' or 'upos' in batches and `label_names` of the probe set, got "
-                f"{', '.join(known) or 'none'}: set `by` to other groupings, such as ['rank'] or []"
-            )
+        layers = [name for name in ("xpos", "upos") if name in self.probe_set.label_names and name in batch]
         of_tags = ("pos", "verb_form") if "xpos" in layers else ("upos",)
         by = self.by if self.by is not None else (*of_tags, *(("rank",) if self.bands else ()))
         if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
@@ -219,9 +209,7 @@ class TokenLearning(Observer):
     def _grouping(self, by: str) -> "_Grouping":
         layer = _GROUPINGS[by]
         if layer is None:
-            counts = token_frequencies(self, self.frequency)
-            ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
-            ranks = torch.where(counts > 0, ranks, 0)
+            _, ranks = ranked_tokens(self, self.frequency)
             of_token = torch.full_like(ranks, -1)
             for i, (first, last) in enumerate(self.bands):
                 of_token[(ranks >= first) & (ranks <= last)] = i
@@ -251,26 +239,9 @@ class TokenLearning(Observer):
     # ---------------------------------------------------------------- an observation
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
-        """Report text without a word that the tokenizer knows, and groups without words, such as bands of ranks."""
-        held: dict[str, set[int]] = {by: set() for by in self._groupings}
-        known = 0
-        for batch in self.probe_set.batches():
-            words = number_words(batch["words"])
-            is_known = self._known(batch, words)
-            known += int(is_known.sum())
-            for by, grouping in self._groupings.items():
-                held[by] |= set(grouping.of(batch, words)[is_known].tolist())
-        if not known:
+        """Report text without a word that the tokenizer knows."""
+        if not self._some_known:
             yield expected("words that the tokenizer knows", "none", "use the tokenizer of this model's text")
-        for by, grouping in self._groupings.items():
-            empty = [name for i, name in enumerate(grouping.names) if i not in held[by]]
-            if known and empty and (by == "rank" or len(empty) == len(grouping.names)):
-                yield expected(
-                    f"words of the groups {', '.join(empty)} of {by!r} in the probe set",
-                    f"none among {known:,} words",
-                    "set other `bands`" if by == "rank" else "set `by` to other groupings",
-                    stops=False,
-                )
 
     @torch.no_grad()
     def measure(self, module: Module, step: int) -> pd.DataFrame:

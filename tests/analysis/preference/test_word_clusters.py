@@ -77,9 +77,3 @@ def test_words_have_unit_variance_in_each_component():
     assert clusters.within_one == pytest.approx(1 - math.exp(-math.sqrt(2)), abs=0.03)  # Laplace
     assert clusters.mean_clusters == pytest.approx(4 * math.exp(-2.5 * math.sqrt(2)), abs=0.03)
     assert float(clusters.shares(2).sum()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("name", ["", "7", "+", "x+", "7*", "-1+"])
-def test_names_that_no_cluster_has(name):
-    with pytest.raises(ValueError, match="expected the name of a cluster"):
-        C.cluster_number(name)

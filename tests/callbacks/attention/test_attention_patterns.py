@@ -78,15 +78,3 @@ def test_keys_that_a_batch_may_lack(tmp_path, caplog):
     table = attach(tmp_path, probe, tokenizer=None).observe(make(), 0)
     assert set(table["quantity"]) == {"entropy", "diagonal", "itself", "map"}
     assert "no vertical score" in caplog.text
-
-
-def test_sites_of_ones_own(tmp_path):
-    model = make("bert")
-    path = "bert.encoder.layer.1.attention.self"
-    own = attach(tmp_path, attention_sites={"second": path}).observe(model, 0)
-    every = attach(tmp_path / "other").observe(model, 0)
-    assert own["site"].unique().tolist() == ["second"]
-    assert own["value"].tolist() == select(every, site="layer2")["value"].tolist()
-    plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
-    with pytest.raises(ValueError, match="found no attention module that returns weights in Sequential"):
-        attach(tmp_path / "none").check_module(plain)

@@ -142,12 +142,6 @@ def test_dead_and_always_on_units(tmp_path):
     assert value(named.observe(Rectified(), 0), "always_on_units", "up") == pytest.approx(1 / 6)
 
 
-def test_equal_embeddings_count_once(tmp_path):
-    table = attach(tmp_path).observe(Transformer(), 0)
-    types = torch.cat([b["input_ids"][b["attention_mask"] == 1] for b in batches()]).unique()
-    assert value(table, "distinct_vectors", "embedding") == len(types)
-
-
 def test_zero_and_constant_vectors(tmp_path):
     module = Rectified()
     with torch.no_grad():

@@ -6,7 +6,6 @@ from torch import nn
 from lmdyn.callbacks.observing.amounts import (
     count_labels,
     count_tokens,
-    count_types,
     parameter_bytes,
     site_widths,
 )
@@ -39,11 +38,8 @@ def test_tokens():
     assert count_tokens(ProbeSet(batches()), 21) == 20
 
 
-def test_types_and_labels():
-    probe = ProbeSet(batches())
-    assert count_types(probe, "labels", 1, [2, 900]) == 2
-    assert count_types(probe, "labels", 5, []) == 2  # 1 and 2; 3 is there four times
-    assert count_labels(probe, ["labels"])["labels"].tolist() == [0, 8, 8, 4]
+def test_labels():
+    assert count_labels(ProbeSet(batches()), ["labels"])["labels"].tolist() == [0, 8, 8, 4]
 
 
 class Shared(nn.Module):

@@ -93,12 +93,3 @@ def test_refusals(tmp_path, spans):
         ({"tasks": []}, "Choose `tasks` among the split's tasks"),
         ({"tasks": ["parse"]}, r"has no tasks parse \(tasks: pos, constituents"),
     )
-
-
-def test_data_without_a_split_is_refused(tmp_path):
-    two = GrammarCorpus(**SIZES)
-    two.splits = ("train", "test")
-    two_parts = SpanCorpus(two, tasks=["pos"])
-    two_parts.setup()
-    with pytest.raises(ValueError, match=r"SpanCorpus has no validation data \(splits: train, test"):
-        attach(tmp_path, two_parts, tasks=["pos"])

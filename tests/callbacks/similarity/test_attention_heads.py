@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-from transformers import GPT2Config, GPT2Model
 
 from lmdyn.analysis import head_divergences
 from lmdyn.callbacks import Reference, Run, Similarity, select
@@ -16,18 +14,6 @@ from tests.helpers.recorded import check_elsewhere
 V, EOS = 20, 2
 SIZES = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "initializer_range": 0.7}
 SITES = {"layer1": "model.h.0.attn", "layer2": "model.h.1.attn"}
-
-
-class Plain(nn.Module):
-    """Nothing of ours."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(4)
-        self.model = GPT2Model(GPT2Config(vocab_size=V, bos_token_id=None, eos_token_id=None, **SIZES))
-
-    def forward(self, input_ids, attention_mask=None):
-        return self.model(input_ids, attention_mask=attention_mask)
 
 
 def language_model(seed=0, **changes):
@@ -126,5 +112,3 @@ def test_a_tagger_and_other_numbers_of_heads(tmp_path):
     assert value(table, "attention_matched_jensen_shannon") > 0
     heads = table[table["head"].notna()]
     assert heads.groupby("site")["head"].nunique().tolist() == [2, 2]  # of three
-    _, table = observed(tmp_path / "b", Given(Plain()))
-    assert value(table, "attention_head_jensen_shannon", "layer2") > 0

@@ -265,7 +265,7 @@ def test_what_is_refused(tmp_path):
         ({"run_tokenizer": tokenizer(mask_token=None)}, "requires a masked language model and a tokenizer"),
         ({"probe": loader(label_names={"xpos": ["N", "V"] * 7})}, "Penn Treebank"),
         ({"probe": loader(label_names={"upos": UPOS}), "by": ["verb_form"]}, r"require layers xpos"),
-        ({"probe": loader(label_names={})}, "expected a layer 'xpos' or 'upos'"),
+        ({"probe": loader(label_names={})}, "groupings upos, rank|groupings upos require layers upos"),
         ({"frequency": "train"}, "requires training frequencies"),
     )
 
