@@ -190,7 +190,7 @@ class _Results:
         return ObservationStore(self.folder / f"observed_{self.backend}" / "observations" / name)
 
     def _write(self, path: str, content: Any) -> None:
-        text = json.dumps(content, ensure_ascii=False)
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         write_file(self.folder / path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
 
     def _place(self, name: str, step: int) -> tuple[str, str]:
@@ -225,10 +225,7 @@ class _Results:
         lines = ["TEMPERATURE: 1.00", "", "### UID ACCURACY"]
         lines += [f"{group}: {100 * value:.2f}" for group, value in accuracy.items()]
         lines += ["", "### AVERAGE ACCURACY", f"{100 * mean:.2f}", ""]
-        report = self.folder / place / "best_temperature_report.txt"
-        write_file(
-            report, lambda unfinished: unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        )
+        self._write(f"{place}/best_temperature_report.txt", "\n".join(lines) + "\n")
         if _is_fast(name):  # the pipeline compares EWoK's texts with options, which never agree
             counted = dict.fromkeys(accuracy, 0.0) if task.key == "ewok" else accuracy
             self.fast.setdefault(task.key, []).append(counted)

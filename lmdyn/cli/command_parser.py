@@ -107,7 +107,7 @@ def run_command(name: str, command: Callable[..., None], args: Sequence[str]) ->
 
 
 def _of_classes(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words into ``--model.ARG VALUE`` and ``--data.ARG VALUE``, and all others."""
+    """Split the words into ``--model.ARG=VALUE`` and ``--data.ARG=VALUE``, and all others."""
     of_classes: list[str] = []
     own: list[str] = []
     words = iter(args)
@@ -115,7 +115,5 @@ def _of_classes(args: Sequence[str]) -> tuple[list[str], list[str]]:
         if not word.startswith(("--model.", "--data.")):
             own.append(word)
             continue
-        of_classes.append(word)
-        if "=" not in word:
-            of_classes.extend([value] if (value := next(words, None)) is not None else [])
+        of_classes.append(word if "=" in word else f"{word}={next(words, '')}")
     return of_classes, own

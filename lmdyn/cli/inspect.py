@@ -24,7 +24,7 @@ from lmdyn.callbacks.observing.requirements import requirements, silently
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.resume import token_counts_of
 from lmdyn.cli.inspecting.data import Data, find_data
-from lmdyn.cli.inspecting.inspected_model import Subject, find_subject, words_of
+from lmdyn.cli.inspecting.inspected_model import Subject, find_subject
 from lmdyn.cli.inspecting.measures import how_called, how_often
 from lmdyn.cli.inspecting.printed import Asked, Inspection, print_page
 from lmdyn.cli.inspecting.starting_yaml import next_command, refusal, starting_yaml
@@ -53,7 +53,7 @@ def inspect_model(
     Args:
         name: yaml, run folder, folder or hub name of transformers, or ``package.Class``.
         data: yaml with ``data``, text file, or ``package.Class`` of a datamodule; default: a synthetic corpus.
-        arguments: ``--model.ARG VALUE``, ``--data.ARG VALUE``.
+        arguments: ``--model.ARG=VALUE``, ``--data.ARG=VALUE``.
         forward: dotted path of a function ``(module, batch) -> output``.
         write: path of the yaml.
         device: device on which the model is run.
@@ -65,10 +65,10 @@ def inspect_model(
     """
     if write is not None and write.exists():
         raise ValueError(f"--write {write}: the file already exists: give another name, or remove the file")
-    subject = find_subject(name, words_of(arguments, "model"))
+    subject = find_subject(name, arguments)
     subject.module.to(device)
     with silently(logging.WARNING):
-        given = find_data(data, subject, words_of(arguments, "data"), forward)
+        given = find_data(data, subject, arguments, forward)
     subject.module.to(device)  # including layers that were built from the data
     found = _inspected(subject, given, forward)
     print_page(found)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pandas as pd
 
 from lmdyn.runs.provenance import Record, Settings, read_provenance, read_record
-from lmdyn.runs.run_identity import identity_condition
+from lmdyn.runs.run_identity import identity_condition, mapping
 
 __all__ = [
     "NotMeasured",
@@ -127,8 +127,7 @@ class RunFolder:
         from lmdyn.runs.yaml_files import read_yaml
 
         path = self.path / "config.yaml"
-        content = read_yaml(path) if path.is_file() else {}
-        return content if isinstance(content, Mapping) else {}
+        return mapping(read_yaml(path) if path.is_file() else None)
 
     @cached_property
     def seeds(self) -> SeedPair:
@@ -136,8 +135,7 @@ class RunFolder:
         given = seeds_of(self._config)
         if given.init is not None:
             return given
-        seed = read_record(self.path / "run.json").get("seed")
-        known = _whole(seed.get("value")) if isinstance(seed, Mapping) else None
+        known = _whole(mapping(read_record(self.path / "run.json").get("seed")).get("value"))
         return given._replace(init=self._published_seed() if known is None and not self._config else known)
 
     def _published_seed(self) -> int | None:
@@ -235,10 +233,8 @@ def seeds_of(config: Settings) -> SeedPair:
         >>> seeds_of({"seed_everything": 2, "data": {"class_path": "X", "init_args": {"order_seed": 3}}})
         SeedPair(init=2, order=3)
     """
-    data = config.get("data")
-    arguments = data.get("init_args") if isinstance(data, Mapping) else None
-    order = arguments.get("order_seed") if isinstance(arguments, Mapping) else None
-    return SeedPair(_whole(config.get("seed_everything")), _whole(order))
+    arguments = mapping(mapping(config.get("data")).get("init_args"))
+    return SeedPair(_whole(config.get("seed_everything")), _whole(arguments.get("order_seed")))
 
 
 def name_seed(name: str) -> int | None:
@@ -291,14 +287,10 @@ def condition_of(config: Settings) -> Record:
 
 def _forked(config: Settings) -> Iterator[tuple[str, Any]]:
     """Yield the origin of a fork, according to its ``ForkedFrom``."""
-    trainer = config.get("trainer")
-    callbacks = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
-    for callback in callbacks if isinstance(callbacks, list) else ():
-        if (
-            isinstance(callback, Mapping)
-            and str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom"
-        ):
-            about = callback.get("init_args") or {}
+    callbacks = mapping(config.get("trainer")).get("callbacks")
+    for callback in map(mapping, callbacks if isinstance(callbacks, list) else ()):
+        if str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom":
+            about = mapping(callback.get("init_args"))
             yield from ((f"forked.{key}", about.get(key)) for key in ("run", "step", "rate"))
 
 

@@ -69,7 +69,7 @@ def tell_changes(folder: Path, model: Any, text: str | None) -> None:
     """Warn if a run continues with another model or another probe set: its observations are no single course then."""
     try:
         known = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        before, now = _mapping(known.get("model")), _model(model)
+        before, now = mapping(known.get("model")), _model(model)
         changed = [key for key in ("class", "parameters") if before.get(key, now[key]) != now[key]]
         changed += ["probe set"] if None not in (known.get("text"), text) and known["text"] != text else []
     except (OSError, ValueError, RecursionError, AttributeError):
@@ -91,14 +91,14 @@ def identity_condition(content: Settings) -> Record:
         {'model': 'GPT', 'model.layers': 2}
     """
     found: Record = {}
-    model, optimizer, data = (_mapping(content.get(part)) for part in ("model", "optimizer", "data"))
-    of = _mapping(data.get("train")) or _mapping(data.get("probe"))
+    model, optimizer, data = (mapping(content.get(part)) for part in ("model", "optimizer", "data"))
+    of = mapping(data.get("train")) or mapping(data.get("probe"))
     groups = optimizer.get("groups")
     groups = groups if isinstance(groups, list) else []
-    first = {**_mapping(groups[0] if groups else None), "further groups": groups[1:] or None}
+    first = {**mapping(groups[0] if groups else None), "further groups": groups[1:] or None}
     sizes = {key: model.get(key) for key in ("parameters", "trainable")}
     for name, about, settings in (
-        ("model", model, {**_mapping(model.get("configuration")), **sizes}),
+        ("model", model, {**mapping(model.get("configuration")), **sizes}),
         ("model.optimizer", optimizer, first),
         ("data", of, {**of, "observed text": content.get("text")}),
     ):
@@ -111,7 +111,7 @@ def identity_condition(content: Settings) -> Record:
     return found
 
 
-def _mapping(value: Any) -> Settings:
+def mapping(value: Any) -> Settings:
     """Return a part of a file that anyone may have written; empty if it is something else."""
     return value if isinstance(value, Mapping) else {}
 

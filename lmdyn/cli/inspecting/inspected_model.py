@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jsonargparse
 import lightning as L
-import torch
 from torch.nn import Module
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -31,15 +30,13 @@ from lmdyn.cli.parsing.lightning_parser import essence
 from lmdyn.cli.recorded_observers import observers_among
 from lmdyn.cli.trust.folders import check_folder
 from lmdyn.datamodules.corpora.tokenization import check_growth
-from lmdyn.models.pretrained import hub_folder, load_model, objective_of
+from lmdyn.models.pretrained import check_size, hub_folder, load_model, objective_of
 from lmdyn.runs.checkpoint_files import checkpoint_folders, load_weights, newest_checkpoint, read_checkpoint
 from lmdyn.runs.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.runs.hub_checkpoints import is_pretrained
 from lmdyn.runs.yaml_files import read_yaml
 
 Kind = Literal["configuration", "run", "pretrained", "class"]
-
-_MOST_PARAMETERS = 2_000_000_000
 
 
 @dataclass
@@ -218,13 +215,7 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
         return Subject("class", path, path, made["model"], entries["model"])
     configuration: Any = cls.config_class
     config = configuration(**{key: _plain(value) for key, value in _pairs(arguments, "model")})
-    with torch.device("meta"):
-        size = sum(p.numel() for p in cls(config).parameters())
-    if size > _MOST_PARAMETERS:
-        raise ValueError(
-            f"{path} has {size:,} parameters, expected at most {_MOST_PARAMETERS:,}. Make the model smaller, e.g. with "
-            "--model.num_hidden_layers 2 --model.hidden_size 64, or give a folder written by save_pretrained"
-        )
+    check_size(config, path, lambda: cls(config))
     return Subject("class", path, f"{path}, untrained", cls(config))
 
 
@@ -263,9 +254,10 @@ def instantiate(entries: Config, arguments: Sequence[str] = ()) -> tuple[Config,
         else:
             parser.add_subclass_arguments(types[key], key, fail_untyped=False)  # as in LightningCLI
         words += [f"--{key}", entry if isinstance(entry, str) else json.dumps(entry)]
+        words += [f"--{key}.{name}={value}" for name, value in _pairs(arguments, key)]
     try:
         with silently(logging.WARNING):
-            config = parser.parse_args([*words, *arguments])
+            config = parser.parse_args(words)
             parsed = json.loads(parser.dump(config, format="json"))
             made = parser.instantiate_classes(config)
     except jsonargparse.ArgumentError as error:
@@ -285,25 +277,10 @@ def _with_given(entry: Any, parsed: Any, given: Sequence[tuple[str, str]]) -> An
     return {**of_entry, **({"init_args": init} if init else {})}
 
 
-def words_of(arguments: Sequence[str], key: str) -> list[str]:
-    """Return the words ``--key.ARG=VALUE``.
-
-    Example:
-        >>> words_of(["--model.init_args.size", "8", "--data.text=a"], "model")
-        ['--model.size=8']
-    """
-    return [f"--{key}.{name}={value}" for name, value in _pairs(arguments, key)]
-
-
 def _pairs(arguments: Sequence[str], key: str) -> list[tuple[str, str]]:
-    """Return ``--key.ARG VALUE`` and ``--key.ARG=VALUE`` as pairs."""
-    found: list[tuple[str, str]] = []
-    words = iter(arguments)
-    for word in words:
-        if word.startswith(f"--{key}."):
-            name, sign, value = word.removeprefix(f"--{key}.").removeprefix("init_args.").partition("=")
-            found.append((name, value if sign else next(words, "")))
-    return found
+    """Return the words ``--key.ARG=VALUE`` as pairs, among those of other classes."""
+    own = (word.partition("=") for word in arguments if word.startswith(f"--{key}."))
+    return [(name.removeprefix(f"--{key}.").removeprefix("init_args."), value) for name, _, value in own]
 
 
 def _plain(text: str) -> Any:

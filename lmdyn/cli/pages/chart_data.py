@@ -1,7 +1,6 @@
 """The rows of an observer as data of a chart in a page: compact, bounded, with a statement of what is left out."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ def chart_data(
     recorded: Sequence[Quantity] = (),
     *,
     most: int = MOST_VALUES,
-    begin: Mapping[str, Any] = MappingProxyType({}),
+    begin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the chart data of an observer's rows: one line for each quantity, site and group, over steps.
 
@@ -74,7 +73,7 @@ def chart_data(
             name: _about(name, declared(recorded, name)) for name in _in_order(levels[0], recorded)
         },
         "words": _words(scalars, columns[1:], levels[1:]),
-        "begin": dict(begin),
+        "begin": dict(begin or {}),
         "left": left,
     }
 
@@ -91,13 +90,8 @@ def _in_order(names: Sequence[str], recorded: Sequence[Quantity]) -> list[str]:
 
 def _coded(column: "pd.Series[Any]") -> tuple[np.ndarray[Any, Any], list[str]]:
     """Return texts as indices into a list; missing ones are empty."""
-    places, found = pd.factorize(column, use_na_sentinel=True)
-    levels = [str(level) for level in found]
-    if (places < 0).any():
-        if "" not in levels:
-            levels.append("")
-        places = np.where(places < 0, levels.index(""), places)
-    return places, levels
+    places, levels = pd.factorize(column.astype("string").fillna(""))
+    return places, [str(level) for level in levels]
 
 
 def _amounts(scalars: pd.DataFrame, name: str, steps: np.ndarray[Any, Any]) -> list[int | None] | None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,19 @@ from lmdyn.runs.store import ObservationStore
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class DrawnObservations:
     """The drawn observations of one observer.
 
-    Args:
+    Attributes:
         store: storage that reads them.
         existing: steps of all observations, in order; others may be written meanwhile.
         steps: drawn steps, in order.
     """
 
-    def __init__(self, store: ObservationStore, existing: Sequence[int], steps: Sequence[int]) -> None:
-        self.store = store
-        self.existing = existing
-        self.steps = steps
+    store: ObservationStore
+    existing: Sequence[int]
+    steps: Sequence[int]
 
     @property
     def folder(self) -> Path:

@@ -108,8 +108,7 @@ def csv_table(table: pd.DataFrame, path: Path, name: str) -> str:
     if not isinstance(table.index, pd.RangeIndex):
         table = table.reset_index(names=None if any(table.index.names) else "")
     write_file(path, partial(_without_formulas(table).to_csv, index=False), lasting=False)
-    rows = html_table([str(c) for c in table.columns], table.astype(object).to_numpy())
-    return part("csv", name.replace("_", " "), path, rows)
+    return part("csv", name.replace("_", " "), path, frame_table(table))
 
 
 def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
@@ -123,6 +122,11 @@ def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 def _no_formula(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def frame_table(table: pd.DataFrame) -> str:
+    """Return a data frame as an HTML table, without its index."""
+    return html_table([str(c) for c in table.columns], table.astype(object).to_numpy())
 
 
 def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -7,12 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 from os.path import commonprefix
 from pathlib import Path
-from types import MappingProxyType
 
 import pandas as pd
 
 from lmdyn.callbacks.observing.figures import short_names
-from lmdyn.cli.pages.html_parts import html_table
+from lmdyn.cli.pages.html_parts import frame_table, html_table
 from lmdyn.cli.pages.observer_section import DrawnSection
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.provenance import Settings, read_provenance, read_record
@@ -136,7 +135,7 @@ def facts_table(facts: Mapping[str, Mapping[str, str]]) -> str:
     counts = ["parameters", "updates", "words", "tokens"]
     names = ["run", "model", "optimizer", "data", *counts, "seed", "computed"]
     rows = [{"run": run, **one} for run, one in facts.items()]
-    return _shown(pd.DataFrame(rows, dtype=object).reindex(columns=names).dropna(axis=1, how="all"))
+    return frame_table(pd.DataFrame(rows, dtype=object).reindex(columns=names).dropna(axis=1, how="all"))
 
 
 def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
@@ -169,8 +168,8 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
 
 def final_table(
     drawn: Mapping[str, Mapping[str, DrawnSection]],
-    of: Mapping[str, str] = MappingProxyType({}),
-    mixed: Collection[str] = (),
+    of: Mapping[str, str],
+    mixed: Collection[str],
 ) -> str:
     """Return the final numbers of runs: for each run, and for several that differ in seeds mean and range.
 
@@ -191,7 +190,7 @@ def final_table(
         columns={"label": "number", "first": "first observation", "spread": "error or interval"}
     )
     if len(drawn) == 1:
-        return _shown(table.drop(columns=["run", "step"]))
+        return frame_table(table.drop(columns=["run", "step"]))
     found = []
     for key, numbers in table.groupby(["observer", "number", "of"], sort=False):
         cells = dict(zip(("observer", "number", "of"), key, strict=True))
@@ -213,7 +212,3 @@ def _mean(numbers: pd.DataFrame, runs: int) -> str:
     if len(values) < runs:
         said += f", of {len(values)}"
     return said if steps.min() == steps.max() else f"{said}, at different steps"
-
-
-def _shown(table: pd.DataFrame) -> str:
-    return html_table(list(table.columns), table.to_numpy(dtype=object))

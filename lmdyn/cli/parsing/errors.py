@@ -1,7 +1,6 @@
 """Where an error belongs: errors in a configuration are reported in one line, those in a user's code by traceback."""
 
 import os
-import site
 import sys
 import sysconfig
 import traceback
@@ -14,10 +13,8 @@ _CALLERS = ("lightning", "pytorch_lightning", "jsonargparse")
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its chain of causes; jsonargparse and lmdyn wrap errors to say where they occurred."""
-    seen: list[BaseException] = []
     pending: BaseException | None = error
-    while pending is not None and pending not in seen:
-        seen.append(pending)
+    while pending is not None:
         yield pending
         pending = pending.__cause__
 
@@ -67,7 +64,6 @@ def _frame_of_users_code(error: BaseException) -> traceback.FrameSummary | None:
 def _libraries() -> list[str]:
     """Return the folders of installed packages, innermost first."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    # environments on top of others, as the modules of clusters
+    # of users, and of environments on top of others, as the modules of clusters
     folders |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     return sorted({os.path.realpath(f) for f in folders}, key=len, reverse=True)

@@ -10,13 +10,14 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml
 from jsonargparse import (  # type: ignore[attr-defined] # jsonargparse exports it by a star import
     ActionConfigFile,
     _typehints,
 )
+from jsonargparse._parameter_resolvers import get_signature_parameters
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lmdyn.analysis.checked_fields import type_words
@@ -217,9 +218,11 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
                     kept.pop()
                 continue
             refused.add(option[3])
-            known = [*_arguments(cls), "class_path", "init_args", "dict_kwargs"] if cls else options
-            if option[2] and cls:
-                known = _settings_of(cls, option[2])
+            arguments = _arguments(cls) if cls else {}
+            known = [*arguments, "class_path", "init_args", "dict_kwargs"] if cls else options
+            if group := arguments.get(option[2]):
+                kinds = (kind for kind in (group, *get_args(group)) if is_dataclass(kind))
+                known = [field.name for kind in kinds for field in fields(kind)]
             kept.append(f"{line}{_group_of(option[3], cls) or _nearest_option(option[3], known)}")
         elif line.startswith("unrecognized arguments: "):
             typed = line.split()[2].lstrip("-").partition("=")[0]
@@ -283,25 +286,13 @@ def _group_of(typed: str, class_path: str) -> str:
     return ""
 
 
-def _settings_of(class_path: str, argument: str) -> list[str]:
-    """Return the names of the settings that an argument of a class groups."""
+def _arguments(class_path: str) -> dict[str, Any]:
+    """Return the types of a class's arguments by name, also of those that it passes to its bases."""
     try:
-        group = get_type_hints(dotted(class_path).__init__).get(argument)
-    except (ValueError, TypeError, NameError):
-        return []
-    found = [kind for kind in (group, *get_args(group)) if is_dataclass(kind)]
-    return [field.name for kind in found for field in fields(kind)]
-
-
-def _arguments(class_path: str) -> list[str]:
-    """Return the argument names of a class and of its bases, to which it may pass them."""
-    try:
-        cls: Any = dotted(class_path)
+        found = get_signature_parameters(dotted(class_path), "__init__")
     except ValueError:
-        return []
-    makers = [vars(c).get("__init__") for c in getattr(cls, "__mro__", [])]
-    names = (name for maker in makers if callable(maker) for name in inspect.signature(maker).parameters)
-    return [name for name in dict.fromkeys(names) if name not in ("self", "args", "kwargs")]
+        return {}
+    return {argument.name: argument.annotation for argument in found}
 
 
 def _known_classes(subtypes: str) -> list[str]:

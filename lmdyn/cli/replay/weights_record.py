@@ -108,25 +108,18 @@ class WeightsRecord:
         sketches = np.stack([row["sketch"] for row in rows]) if rows else np.zeros((0, SKETCH_SIZE))
         audit = audit_weights(steps, digests, torch.from_numpy(sketches), _tensors(rows))
         flags, said, not_finite = [], [], []
-        for step, twin, moved, names, finite in zip(
-            steps,
-            audit.identical_to,
-            audit.out_of_order,
-            audit.tensors_out_of_order,
-            audit.finite,
-            strict=True,
-        ):
+        for i, step in enumerate(steps):
             found = []
-            if twin is not None:
+            if (twin := audit.identical_to[i]) is not None:
                 found.append(f"identical to step {twin}")
                 said += [f"steps {twin} and {step} have identical weights"] if twin < step else []
-            if moved:
+            if audit.out_of_order[i]:
                 found.append("out of order")
                 said.append(
                     f"step {step} is out of order: according to the distances of weights, the checkpoint is not "
                     "between the previous and the next one. The file may belong to another run or step"
                 )
-            if names:
+            if names := audit.tensors_out_of_order[i]:
                 some = ", ".join(names[:3]) + (
                     f" and {len(names) - 3} more tensors" if len(names) > 3 else ""
                 )
@@ -134,7 +127,7 @@ class WeightsRecord:
                 said.append(
                     f"some tensors of step {step} are out of order, and may be of another step or layer: {some}"
                 )
-            if not finite:
+            if not audit.finite[i]:
                 found.append("not finite")
                 not_finite.append(str(step))
             flags.append("; ".join(found))
@@ -163,24 +156,17 @@ class WeightsRecord:
 
     def _row(self, step: int, stamp: str) -> dict[str, Any] | None:
         try:
-            table = pq.ParquetFile(self.file(step)).read()
+            table = pd.read_parquet(self.file(step))
         except (OSError, pa.ArrowException):  # missing or damaged
             return None
-        if len(table) != 1 or not {"stamp", "tensor_sketches"} <= set(table.column_names):
+        if len(table) != 1 or not {"stamp", "tensor_sketches"} <= set(table):
             return None
-        plain = ("step", "stamp", "digest", "tensors", "tensor_digests")
-        row: dict[str, Any] = {name: table[name][0].as_py() for name in plain}
-        row["sketch"] = _numbers(table["sketch"])
+        row: dict[str, Any] = table.iloc[0].to_dict()
         if row["stamp"] != stamp or len(row["sketch"]) != SKETCH_SIZE:
             return None
-        points = _numbers(table["tensor_sketches"]).reshape(-1, TENSOR_SIZE)
+        points = row["tensor_sketches"].reshape(-1, TENSOR_SIZE)
         parts = zip(row["tensor_digests"], points, strict=True)
         return row | {"tensors": dict(zip(row["tensors"], parts, strict=True))}
-
-
-def _numbers(column: pa.ChunkedArray) -> Any:
-    """Return the numbers of a list; null, as earlier versions stored NaN, is NaN."""
-    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
 def _tensors(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[str], Tensor]]:

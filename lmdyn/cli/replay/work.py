@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.cli.parsing.errors import one_line
@@ -25,38 +26,33 @@ def order_of(steps: Sequence[int], shard: tuple[int, int]) -> list[int]:
     return [*own, *(step for share in others for step in reversed(share))]
 
 
+@dataclass
 class Work:
     """The requested observations, of which a worker makes what is missing when it arrives there.
 
     Any number of workers share a folder without locks: if two make the same observation, the first one is kept.
 
-    Args:
+    Attributes:
         asked: by step, the observers called at it.
         known: function that returns whether the weights of a step are recorded.
         shard: (i, n): this is the i-th of n workers, see :func:`order_of`.
         strict: whether to raise the first failure.
         source_may_fail: whether three consecutive checkpoints that cannot be read indicate a failure of their source.
-
-    Attributes:
         made: number of observations made.
         left: steps with possibly missing observations.
     """
 
-    def __init__(
-        self,
-        asked: Mapping[int, Sequence[Observer]],
-        known: Callable[[int], bool],
-        *,
-        shard: tuple[int, int] = (0, 1),
-        strict: bool = False,
-        source_may_fail: bool = False,
-    ) -> None:
-        self.made = 0
-        self.left = order_of(list(asked), shard)
-        self._asked, self._known = asked, known
-        self._strict, self._source_may_fail = strict, source_may_fail
-        self._failures: dict[tuple[int, str], Exception] = {}
-        self._in_a_row: dict[str, int] = {}
+    asked: Mapping[int, Sequence[Observer]]
+    known: Callable[[int], bool]
+    shard: tuple[int, int]
+    strict: bool
+    source_may_fail: bool
+    made: int = 0
+    _failures: dict[tuple[int, str], Exception] = field(default_factory=dict)
+    _in_a_row: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = order_of(list(self.asked), self.shard)
 
     @property
     def observers(self) -> list[Observer]:
@@ -73,8 +69,8 @@ class Work:
 
     def missing(self, step: int) -> tuple[list[Observer], bool]:
         """Return the observers whose observation of a checkpoint is missing now, and whether to record its weights."""
-        missing = [o for o in self._asked[step] if not o.store.path(step).exists()]
-        return missing, not self._known(step)
+        missing = [o for o in self.asked[step] if not o.store.path(step).exists()]
+        return missing, not self.known(step)
 
     def failed(self, step: int, error: Exception, observer: Observer | None = None) -> None:
         """Record that a checkpoint could not be read, or not be observed by one of the observers.
@@ -86,7 +82,7 @@ class Work:
         self._failures[step, whose] = error
         what = f"{_named(step, whose)} failed: {_message(error)}"
         self._in_a_row[whose] = self._in_a_row.get(whose, 0) + 1
-        if self._strict:
+        if self.strict:
             raise ValueError(f"{what} (--strict)") from error
         if self._in_a_row[whose] == _GIVE_UP:
             raise ValueError(
@@ -102,7 +98,7 @@ class Work:
 
     def read(self) -> None:
         """Record that a checkpoint could be read."""
-        self._in_a_row[""] = 0 if self._source_may_fail else _WORKS
+        self._in_a_row[""] = 0 if self.source_may_fail else _WORKS
 
     def raise_failures(self) -> None:
         """Raise an error about what has failed here, and was not made by another worker either.
@@ -113,14 +109,14 @@ class Work:
         failures = {
             (step, whose): error
             for (step, whose), error in sorted(self._failures.items())
-            if any(whose in ("", o.name) for o in self.missing(step)[0]) or not (whose or self._known(step))
+            if any(whose in ("", o.name) for o in self.missing(step)[0]) or not (whose or self.known(step))
         }
         if not failures:
             return
         said = [f"{_named(*where)}: {_message(error)}" for where, error in failures.items()]
         more = f" (and {len(said) - _SHOWN} more, see --status)" if len(said) > _SHOWN else ""
         raise ValueError(
-            f"{len({step for step, _ in failures})} of {len(self._asked)} checkpoints could not be observed: "
+            f"{len({step for step, _ in failures})} of {len(self.asked)} checkpoints could not be observed: "
             f"{'; '.join(said[:_SHOWN])}{more}. To retry only these checkpoints, run the same command"
         ) from next(iter(failures.values()))
 
