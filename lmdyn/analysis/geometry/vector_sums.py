@@ -128,7 +128,7 @@ class VectorSums:
 
     def __init__(self) -> None:
         self._covariance = CrossCovariance()
-        self._centre: Tensor | None = None
+        self._centre = torch.zeros(0, dtype=torch.float64)
         self._sums: dict[str, Tensor] = {}
         self._largest = torch.zeros((), dtype=torch.float64)
         self._dtype, self._width = torch.float64, 0
@@ -150,7 +150,7 @@ class VectorSums:
         total, number = _unit_sum(scaled, norms)
         kurtosis = _token_kurtosis(scaled, rounding(self._dtype))
         varies = ~kurtosis.isnan() | ~norms.isfinite()
-        self._centre = exact.mean(0) if self._centre is None else self._centre
+        self._centre = self._centre if self._sums else exact.mean(0)
         v = exact - self._centre
         squares = v.square()
         new = {
@@ -167,8 +167,7 @@ class VectorSums:
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
         own = {name: value.cpu() for name, value in self._sums.items()}
-        centre = None if self._centre is None else self._centre.cpu()
-        found = gather((self._covariance.n, self._dtype, centre, self._largest.cpu(), own))
+        found = gather((self._covariance.n, self._dtype, self._centre.cpu(), self._largest.cpu(), own))
         there = [of for of in found if of[0]]
         if len(found) == 1 or not there:
             return

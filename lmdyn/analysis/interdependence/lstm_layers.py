@@ -233,4 +233,5 @@ def state_gradients(
         gradients = torch.autograd.grad(
             error, hidden if of == "hidden" else cells, allow_unused=True, materialize_grads=True
         )
-    return torch.linalg.vector_norm(torch.stack(gradients, 1), dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(gradients, 1), dim=-1)
+    return norms

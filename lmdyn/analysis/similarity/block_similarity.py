@@ -55,7 +55,8 @@ def block_similarity(
         f"expected at least {least} blocks of sentences, got {len(parts)}: observe more text, or text with the "
         "tokenizer's end-of-sentence token after each sentence"
     )
-    enough, more = len(parts) >= least, {}
+    enough = len(parts) >= least
+    more: dict[str, float] = {}
     if bootstrap and enough:
         more |= _intervals(parts, known, draw_blocks(len(parts), bootstrap, seed).tolist(), confidence)
     if jackknife and enough and known:

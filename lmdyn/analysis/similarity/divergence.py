@@ -52,7 +52,8 @@ def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -
     p, q = _checked(p, q)
     mean = (p + q) / 2
     own = (torch.special.entr(p) + torch.special.entr(q)) / 2
-    return (torch.special.entr(mean) - own).sum(-1).clamp(min=0)
+    divergence: Tensor = (torch.special.entr(mean) - own).sum(-1)
+    return divergence.clamp(min=0)
 
 
 def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,7 +134,6 @@ class EncoderRuns:
         self.long_sentences = min(sentences, self.long.sentences or sentences)
         rank, world_size = rank_and_world_size()
         self.numbers = range(rank, sentences, world_size)
-        self._deviation = partial(deviation, variant=numerics.deviation)
         self.floor, self.reduced, self.unreduced, self.apart = math.nan, None, "", math.nan
         if not f.shared:
             return
@@ -159,6 +157,9 @@ class EncoderRuns:
     def _mine(self, sentences: int) -> int:
         """Return how many of the first sentences are this rank's."""
         return len([n for n in self.numbers if n < sentences])
+
+    def _deviation(self, x: Tensor) -> Tensor:
+        return deviation(x, self.numerics.deviation)
 
     def _long_run(self, x: Tensor, tau: int, steps: int, **options: Any) -> LongRun:
         of = self.numerics

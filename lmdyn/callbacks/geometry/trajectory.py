@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from matplotlib.figure import Figure
@@ -304,6 +305,9 @@ class Trajectory(StreamingObserver):
 
 def _means(grouping: _Grouping, found: GroupVectors) -> DataFrame:
     """Return a row for each dimension of each group's mean."""
-    means = DataFrame(grouping.cells.groups(found).means.numpy(), index=[grouping.names, grouping.parents])
-    rows = means.rename_axis(index=["group", "parent"], columns="dimension").stack()  # noqa: PD013
-    return rows.reset_index(name="value").assign(quantity="mean", by=grouping.by)
+    means = grouping.cells.groups(found).means
+    n, d = means.shape
+    names, parents = (np.array(v, dtype=object).repeat(d) for v in (grouping.names, grouping.parents))
+    dimension, values = np.tile(np.arange(d), n), means.flatten().numpy()
+    of_groups = {"group": names, "parent": parents, "dimension": dimension, "value": values}
+    return DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})

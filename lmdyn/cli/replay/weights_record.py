@@ -161,7 +161,7 @@ class WeightsRecord:
             return None
         if len(table) != 1 or not {"stamp", "tensor_sketches"} <= set(table):
             return None
-        row: dict[str, Any] = table.iloc[0].to_dict()
+        row: dict[Any, Any] = table.iloc[0].to_dict()
         if row["stamp"] != stamp or len(row["sketch"]) != SKETCH_SIZE:
             return None
         points = row["tensor_sketches"].reshape(-1, TENSOR_SIZE)

@@ -38,7 +38,10 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fo
     if figure.get_layout_engine() is not None:  # else the layout is known
         figure.draw_without_rendering()
     renderer = FigureCanvasAgg(figure).get_renderer()  # once: each text would create its own
-    taken = [Bbox.from_bounds(*(axes.transData.transform((x, y)) - 2), 4, 4) for x, y, *_ in points]
+    taken = []
+    for x, y, *_ in points:
+        at, above = axes.transData.transform((x, y))
+        taken.append(Bbox.from_extents(at - 2, above - 2, at + 2, above + 2))
     for i, (x, y, label, colour) in enumerate(points):
         for ha, va in _PLACES:
             away = {"left": 3, "right": -3, "center": 0}[ha], {"bottom": 2, "top": -2}[va]

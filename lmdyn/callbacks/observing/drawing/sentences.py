@@ -131,11 +131,11 @@ def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[s
     """
     name, unit = _name(of, chart.quantity, chart.averaged)
     lines = wide(chart.rows, "line", sort=False)
-    ends = lines.iloc[-1].dropna()
+    ends = {str(line): float(value) for line, value in lines.iloc[-1].dropna().items()}
     if len(ends) < 2:
         return []
     said = _learned(lines, of.better if of else None)
-    top, low = ends.idxmax(), ends.idxmin()
+    top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
     subject, at = name if named else "The value", f"at step {lines.index[-1]:,}"
     if f"{ends[top]:.3g}" == f"{ends[low]:.3g}":
         return [*said, f"{subject} is {ends[top]:.3g}{unit} for all {len(ends)} lines {at}."]

@@ -53,7 +53,7 @@ def charted(observer: str, recorded: Sequence[Quantity], scalars: pd.DataFrame, 
         few = chart.rows[chart.rows["line"].isin(chart.rows["line"].unique()[:_MOST_LINES])]
         known = few[few["value"].notna()]
         if chart.by:
-            lines[name] = known.set_index("line")["value"].to_dict()
+            lines[name] = dict(zip(known["line"], known["value"], strict=True))
         elif len(known):
             own[name] = float(known["value"].iloc[0])
         for tag in scalar_tags(f"{observer}_details", few.drop(columns="line")):
