@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -214,6 +214,17 @@ class CausalTagger(Tagging, CausalTransformer):
         >>> CausalTagger("upos", config=sizes, vocab_size=20, num_labels=3)(torch.tensor([[1, 2, 3]])).logits.shape
         torch.Size([1, 3, 3])
     """
+
+    def __init__(
+        self,
+        task: str = "upos",
+        target: Literal["next", "current"] = "next",
+        shuffled_labels: bool = False,
+        num_labels: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.learn(task, target, shuffled_labels, num_labels)
 
     def build(self) -> None:
         """Create the layers, the head first, so that a tagger does not start as the language model of its seed."""

@@ -12,31 +12,26 @@ from lmdyn.models.recurrent import RecurrentModule
 class Tagging(LanguageModule):
     """Mixin of a module that predicts a label layer; its ``forward`` returns ``.logits``.
 
-    Args:
-        task: label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
-        target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
-        shuffled_labels: whether to learn the randomly shuffled labels of the layer.
-        num_labels: number of classes; None reads it from the datamodule.
-        **kwargs: arguments of the module.
-
     Attributes:
+        task: label layer to learn.
+        num_labels: number of classes; None before it is read from the datamodule.
         label_key: key of the labels in a batch.
-
-    Raises:
-        ValueError: if ``target`` is another value.
     """
 
     num_labels: int | None = None
 
-    def __init__(
-        self,
-        task: str = "upos",
-        target: Literal["next", "current"] = "next",
-        shuffled_labels: bool = False,
-        num_labels: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
+    def learn(self, task: str, target: str, shuffled_labels: bool, num_labels: int | None) -> None:
+        """Set what is learned, and build the layers if all sizes are known.
+
+        Args:
+            task: label layer.
+            target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
+            shuffled_labels: whether to learn the randomly shuffled labels of the layer.
+            num_labels: number of classes, if known.
+
+        Raises:
+            ValueError: if ``target`` is another value.
+        """
         if target not in ("next", "current"):
             raise ValueError(f'expected target "next" or "current", got {target!r}')
         self.task, self.num_labels = task, num_labels
@@ -134,5 +129,13 @@ class LSTMTagger(Tagging, RecurrentModule):
 
     _given = ("num_layers", "tie_weights")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, num_layers=1, tie_weights=False, **kwargs)
+    def __init__(
+        self,
+        task: str = "upos",
+        target: Literal["next", "current"] = "next",
+        shuffled_labels: bool = False,
+        num_labels: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_layers=1, tie_weights=False, **kwargs)
+        self.learn(task, target, shuffled_labels, num_labels)
