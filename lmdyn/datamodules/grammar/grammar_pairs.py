@@ -58,7 +58,7 @@ class GrammarPairs(TableData):
 
     def make(self) -> pd.DataFrame:
         """Make the pairs."""
-        found = pd.DataFrame(self._changed())
+        found = pd.DataFrame(self._changed(), columns=["good", "bad", "paradigm", "attractors", "line"])
         if found.empty:
             raise ValueError("no test document has a sentence for a pair: raise n_test_tokens of the corpus")
         found["pair"] = found.groupby("paradigm").cumcount().astype(str)
@@ -67,7 +67,7 @@ class GrammarPairs(TableData):
 
     pairs = TableData.ready
 
-    def _changed(self) -> Iterator[dict[str, Any]]:
+    def _changed(self) -> Iterator[tuple[Any, ...]]:
         """Yield the pairs of all sentences, each sentence once."""
         random = np.random.default_rng(self.seed)
         grammar = self.corpus.grammar
@@ -85,13 +85,7 @@ class GrammarPairs(TableData):
                 pairs.append((both[right], both[1 - right], "control"))
             for good, bad, paradigm in pairs:
                 attractors = _attractors(s, bad) if paradigm == "verb_agreement" else ""
-                yield {
-                    "good": " ".join(good),
-                    "bad": " ".join(bad),
-                    "paradigm": paradigm,
-                    "attractors": attractors,
-                    "line": line,
-                }
+                yield " ".join(good), " ".join(bad), paradigm, attractors, line
 
 
 def _attractors(s: Any, changed: tuple[str, ...]) -> str:

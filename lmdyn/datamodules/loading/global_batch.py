@@ -11,6 +11,21 @@ class ResumeError(ValueError):
     """A loader cannot resume from a state; commands show only its message, although it is raised in training."""
 
 
+def check_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume with other settings; ``batch_size`` and ``world_size`` are compared apart.
+
+    Raises:
+        ResumeError: names the settings that differ.
+    """
+    differ = {name for name in now if saved.get(name) != now[name]} - {"batch_size", "world_size"}
+    if differ:
+        said = ", ".join(f"{name} {saved.get(name)} (now {now[name]})" for name in sorted(differ))
+        raise ResumeError(
+            f"the saved run read the text with {said}: to resume exactly, keep the settings (for `order`, the version "
+            "of lmdyn) of that run"
+        )
+
+
 @dataclass(frozen=True)
 class GlobalBatch:
     """The number of rows of an update and its division over ranks and consecutive batches.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, check_settings
 
 T = TypeVar("T", bound="IndexedLoader")
 Batch = dict[str, Tensor]
@@ -160,14 +160,7 @@ class IndexedLoader(ShardedLoader, ABC):
             ResumeError: if the state is of a loader with other settings, updates of another size, or another order.
         """
         here = {**self.resumable(), "order": _ORDER}
-        there = {**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}
-        differ = {name for name in here if there[name] != here[name]} - {"batch_size", "world_size"}
-        if differ:
-            old, new = (", ".join(f"{name} {one[name]}" for name in sorted(differ)) for one in (there, here))
-            raise ResumeError(
-                f"the saved run read the text with {old}, this run has {new}: to resume exactly, keep the settings "
-                "(for `order`, the version of lmdyn) of the saved run"
-            )
+        check_settings({**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}, here)
         self.data.compare(state.get("text"))
         length = min(self.epoch_batches, len(self))
         position, ended = self._global_batch.position(

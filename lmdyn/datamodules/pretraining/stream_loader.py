@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import Ids, trained_here
-from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, check_settings
 from lmdyn.datamodules.loading.loader import Batch, in_workers
 from lmdyn.datamodules.pretraining.stream_reader import START, RowReader, State
 from lmdyn.datamodules.pretraining.streamed_text import StreamedText
@@ -260,13 +260,7 @@ class StreamLoaderOfRows:
         Raises:
             ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank.
         """
-        there = {**state["settings"], "batch_size": 0}
-        here = {**self._settings, "batch_size": 0}
-        if there != here:
-            changed = (
-                f"{', '.join(f'{k} {there.get(k)} (now {v})' for k, v in here.items() if v != there.get(k))}"
-            )
-            raise ResumeError(f"the saved run read the stream with {changed}: keep the settings of that run")
+        check_settings(state["settings"], self._settings)
         position, ended = self._batch.position(state, self._length, "epoch_batches")
         deal = Deal(**state["deal"])
         if self.text.readers not in (None, deal.readers):

@@ -171,9 +171,19 @@ class EncodedSpans:
 
     def __init__(self, asked: SpanCorpus) -> None:
         read = {split: _Split(asked, split) for split in asked.corpus.splits}
-        layers, tasks, pos_layer = _choose({name: split.present for name, split in read.items()}, asked)
-        sources = {name: pos_layer if name == "pos" else name for name in (*layers, *tasks)}
-        found = [{key: list(split.labels[of]) for key, of in sources.items()} for split in read.values()]
+        present = {name: split.present for name, split in read.items()}
+        common = set.intersection(*present.values())
+        of_pos = "upos" if "upos" in common and "xpos" not in common else "xpos"
+        layer_of = {"pos": asked.pos_layer or of_pos, **_LAYER_OF}
+        tasks_of = {
+            split: {t for t, layer in layer_of.items() if layer in has} for split, has in present.items()
+        }
+        layers = _served("layers", TOKEN_LAYERS, asked.layers, present)
+        tasks = _served("tasks", SPAN_TASKS, asked.span_tasks, tasks_of)
+        if not tasks and asked.span_tasks is None:
+            raise ValueError("no span task has annotations in all splits: set `tasks: []` for no task")
+        sources = {name: layer_of["pos"] if name == "pos" else name for name in (*layers, *tasks)}
+        found = [{key: split.labels(of) for key, of in sources.items()} for split in read.values()]
         self.names = merge_label_names(found)
         self.counts: dict[str, dict[str, int]] = {}
         self.splits: dict[str, list[Example]] = {}
@@ -201,33 +211,15 @@ class EncodedSpans:
                 logger.warning("%s, %s: %s", type(asked.corpus).__name__, name, said)
 
 
-def _choose(
-    present: Mapping[str, set[str]], asked: SpanCorpus
-) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Return the layers and tasks to serve, and the layer of the task ``pos``."""
-    everywhere = set.intersection(*present.values())
-    of_pos = "upos" if "upos" in everywhere and "xpos" not in everywhere else "xpos"
-    layer_of = {"pos": asked.pos_layer or of_pos, **_LAYER_OF}
-    tasks_of = {split: [t for t in SPAN_TASKS if layer_of[t] in has] for split, has in present.items()}
-    layers_of = {split: [x for x in TOKEN_LAYERS if x in has] for split, has in present.items()}
-    layers = _asked_or_common("layer", asked.layers, layers_of)
-    tasks = _asked_or_common("task", asked.span_tasks, tasks_of)
-    if not tasks and asked.span_tasks is None:
-        has = "; ".join(f"{split}: {', '.join(found) or 'none'}" for split, found in tasks_of.items())
-        raise ValueError(f"no span task has annotations in all splits ({has}): set `tasks: []` for no task")
-    return layers, tasks, layer_of["pos"]
-
-
-def _asked_or_common(
-    what: str, asked: Sequence[str] | None, present: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
+def _served(
+    what: str, known: Sequence[str], asked: Sequence[str] | None, present: Mapping[str, set[str]]
+) -> Sequence[str]:
     """Return what is asked, which every split must have; if nothing is, what every split has."""
-    for split, exist in present.items():
-        if missing := [name for name in asked or () if name not in exist]:
-            has = f"{', '.join(exist) or 'words'}"
-            raise ValueError(f"{what}s: split {split!r} has no {', '.join(missing)}, only {has}")
-    common = [x for x in next(iter(present.values())) if all(x in exist for exist in present.values())]
-    return tuple(common if asked is None else asked)
+    for split, has in present.items():
+        if missing := [name for name in asked or () if name not in has]:
+            there = ", ".join(name for name in known if name in has) or "words"
+            raise ValueError(f"{what}: split {split!r} has no {', '.join(missing)}, only {there}")
+    return [x for x in known if all(x in has for has in present.values())] if asked is None else asked
 
 
 class _Pieces(NamedTuple):
@@ -247,7 +239,6 @@ class _Split:
 
     Attributes:
         present: layers that some sentence has.
-        labels: labels of each layer and task.
         skipped: counts of what was left out.
         sentences: the encoded sentences.
     """
@@ -257,7 +248,6 @@ class _Split:
         self._before, self._after = encoder.before, encoder.after
         self._random = np.random.default_rng(0)  # for pairs beyond max_pairs
         self.present: set[str] = set()
-        self.labels: dict[str, set[str]] = {name: set() for name in (*TOKEN_LAYERS, *SPAN_TASKS)}
         self.skipped: Counter[str] = Counter()
         self.sentences: list[_Pieces] = []
         stream = itertools.chain.from_iterable(asked.corpus.documents(split))
@@ -296,13 +286,14 @@ class _Split:
         for layer in TOKEN_LAYERS:
             tags = getattr(s, layer) or (None,) * len(s.words)
             spans[layer] = [(i, i + 1, -1, -1, tag) for i, tag in enumerate(tags)]
-        for name, rows in spans.items():
-            self.labels[name].update(label for *_, label in rows if label is not None)
         self.sentences.append(_Pieces(ids, words, bounds, spans))
 
+    def labels(self, source: str) -> list[str]:
+        """Return the labels of a layer or task, sorted."""
+        return sorted({label for s in self.sentences for *_, label in s.spans[source] if label is not None})
+
     def _with_special(self, values: npt.ArrayLike) -> Ids:
-        left, right = (np.full(len(ids), IGNORED) for ids in (self._before, self._after))
-        return np.concatenate([left, np.asarray(values, np.int64), right])
+        return np.pad(values, (len(self._before), len(self._after)), constant_values=IGNORED)
 
     def text(self, s: _Pieces) -> dict[str, Ids]:
         """Return ids, labels and words of a sentence."""
@@ -317,11 +308,12 @@ class _Split:
         """Return the spans of a task in positions, with their labels; those without any piece are left out."""
         given = [(*span, index[label]) for *span, label in s.spans[source] if label is not None]
         rows = np.array(given, np.int64).reshape(-1, 5)
-        one = rows[:, 2] < 0  # a task without a second span
-        rows[one, 2:4] = rows[one, :2]
         rows[:, :4] = s.bounds[rows[:, :4]]
-        there = (rows[:, 0] < rows[:, 1]) & (rows[:, 2] < rows[:, 3])
-        rows[one, 2:4] = IGNORED
+        there = rows[:, 0] < rows[:, 1]
+        if task in ("roles", "coreference"):
+            there &= rows[:, 2] < rows[:, 3]
+        else:  # no second span
+            rows[:, 2:4] = IGNORED
         if task != "pos":
             self.skipped[f"{task} of words without any piece were left out"] += int((~there).sum())
         return rows[there]

@@ -26,8 +26,9 @@ class GlueLayout:
         columns: column of the first sentence and, if there is one, of the second: names, or numbers from 0 if the file
             has no header.
         label: column of the label.
-        hub_columns: columns of the sentences on the hub; that of the label is ``label``.
-        evaluation: by the name of each set, the stem of its file and the split on the hub.
+        hub_columns: columns of the sentences on the hub, if they have other names there; that of the label is
+            ``label``.
+        sets: names of the evaluation sets.
         n_columns: number of columns of a file without header.
         skip_short: whether rows with too few columns are counted and left out, instead of refused.
     """
@@ -35,28 +36,26 @@ class GlueLayout:
     label_names: tuple[str, ...]
     columns: tuple[str, ...]
     label: str
-    hub_columns: tuple[str, ...]
-    evaluation: Mapping[str, tuple[str, str]]
+    hub_columns: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ("",)
     n_columns: int = 0
     skip_short: bool = False
 
 
-_ONE = {"": ("dev", "validation")}
-_BOTH = {name: (f"dev_{name}", f"validation_{name}") for name in ("matched", "mismatched")}
 _PAIR, _QUESTIONS, _ANSWER = ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")
 _NLI, _MNLI = ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
 
 GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
-    "CoLA": GlueLayout(("0", "1"), ("3",), "1", ("sentence",), _ONE, n_columns=4),
-    "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", ("sentence",), _ONE),
-    "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", _PAIR, _ONE),
+    "CoLA": GlueLayout(("0", "1"), ("3",), "1", ("sentence",), n_columns=4),
+    "SST-2": GlueLayout(("0", "1"), ("sentence",), "label"),
+    "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", _PAIR),
     # in the published file, questions with line breaks split rows in two
-    "QQP": GlueLayout(("0", "1"), _QUESTIONS, "is_duplicate", _QUESTIONS, _ONE, skip_short=True),
-    "STS-B": GlueLayout((), _PAIR, "score", _PAIR, _ONE),
-    "MNLI": GlueLayout(_MNLI, _PAIR, "gold_label", ("premise", "hypothesis"), _BOTH),
-    "QNLI": GlueLayout(_NLI, _ANSWER, "label", _ANSWER, _ONE),
-    "RTE": GlueLayout(_NLI, _PAIR, "label", _PAIR, _ONE),
-    "WNLI": GlueLayout(("0", "1"), _PAIR, "label", _PAIR, _ONE),
+    "QQP": GlueLayout(("0", "1"), _QUESTIONS, "is_duplicate", skip_short=True),
+    "STS-B": GlueLayout((), _PAIR, "score"),
+    "MNLI": GlueLayout(_MNLI, _PAIR, "gold_label", ("premise", "hypothesis"), ("matched", "mismatched")),
+    "QNLI": GlueLayout(_NLI, _ANSWER, "label"),
+    "RTE": GlueLayout(_NLI, _PAIR, "label"),
+    "WNLI": GlueLayout(("0", "1"), _PAIR, "label"),
 }
 """The tasks of GLUE, in its own tsv files (quoting off) and on the hub."""
 
@@ -128,7 +127,8 @@ class GlueTasks(TaskData):
     def _read_glue(self, name: str) -> RawTask:
         layout = GLUE_LAYOUTS[name]
         kind: Any = "classification" if layout.label_names else "regression"
-        wanted: dict[str, tuple[str, str]] = {"train": ("train", "train"), **layout.evaluation}
+        wanted = {"train": ("train", "train")}
+        wanted |= {s: (f"dev_{s}".strip("_"), f"validation_{s}".strip("_")) for s in layout.sets}
         if self.dataset is None:
             sets = {key: _read_tsv(self._file(f"{name}/{of}.tsv"), layout) for key, (of, _) in wanted.items()}
         else:
@@ -205,12 +205,12 @@ def _example(texts: Sequence[Any], label: Any, layout: GlueLayout, where: str) -
 
 
 def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: str) -> list[TextExample]:
-    examples = []
+    examples, columns = [], layout.hub_columns or layout.columns
     for i, row in enumerate(rows):
-        *texts, label = found = [row.get(c) for c in (*layout.hub_columns, "label")]
+        *texts, label = found = [row.get(c) for c in (*columns, "label")]
         if None in found:
             raise ValueError(
-                f"{where}, row {i}: expected values in the columns {', '.join(layout.hub_columns)} and label, got "
+                f"{where}, row {i}: expected values in the columns {', '.join(columns)} and label, got "
                 f"values in {', '.join(name for name, value in row.items() if value is not None) or 'none'}"
             )
         examples.append(_example(texts, label, layout, f"{where}, row {i}"))

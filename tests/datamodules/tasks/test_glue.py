@@ -74,7 +74,7 @@ PARAGRAPH = {
 
 def write(folder: Path, task: str, rows: list[str]) -> Path:
     (folder / task).mkdir(parents=True, exist_ok=True)
-    stems = ["train", *(stem for stem, _ in GLUE_LAYOUTS[task].evaluation.values())]
+    stems = ["train", *(f"dev_{name}".strip("_") for name in GLUE_LAYOUTS[task].sets)]
     for stem in stems:
         (folder / task / f"{stem}.tsv").write_text("".join(rows), encoding="utf-8", newline="")
     return folder
