@@ -75,13 +75,9 @@ class Place:
         )
         claims = there / "claims.md"
         if runs:
-            words = [
-                profile.partition("/")[0],
-                *(str(there / run) for run in runs),
-                "--markdown",
-                str(claims),
-            ]
-            assert self.run("-m", "lmdyn.cli", "claims", *words).returncode == 0
+            study, folders = profile.partition("/")[0], [str(there / run) for run in runs]
+            done = self.run("-m", "lmdyn.cli", "claims", study, *folders, "--markdown", str(claims))
+            assert done.returncode == 0
         else:
             assert (self.folder / there / "report" / "index.html").exists()
         said = (self.folder / claims).read_text()
@@ -93,9 +89,7 @@ class Place:
     def check(self, profile: str) -> None:
         """``lmdyn check`` finds no error, and says what of memory and disk is needed."""
         words = ["--config", f"configs/{profile}/lm.yaml", "--json"]
-        if (
-            profile == "saphra2019_svcca/paper"
-        ):  # earlier runs make its tokenizer, and what it is compared with
+        if profile == "saphra2019_svcca/paper":  # whose tokenizer and references earlier runs make
             words.append("--data.init_args.tokenizer=null")
         elif not profile.startswith(("he2022", "inoue2022")):
             words += ["--replay", f"configs/{profile}/observers.yaml"]
@@ -103,9 +97,7 @@ class Place:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
         lines = json.loads(done.stdout)
         assert not [line for line in lines if line["verdict"] == "error"]
-        assert any(
-            "memory about" in says and "checkpoint" in says for says in (line["says"] for line in lines)
-        )
+        assert any("memory about" in line["says"] and "checkpoint" in line["says"] for line in lines)
 
 
 @pytest.fixture(scope="module")

@@ -23,17 +23,11 @@ LEAD = T.Lead(
 )
 
 
-def rows_of(values, step, **about):
+def rows_of(values, step, lead=0.2):
     """What ``TowerPreference`` writes of a model at a step."""
-    quantities = {
-        "mean_probability": (0.1 * math.exp(about.get("lead", 0.2)), 0.1),
-        "head_loss": (about.get("loss", 4.0),) * 2,
-    }
-    rows = [(q, "tower", str(k + 1), None, v) for q, both in quantities.items() for k, v in enumerate(both)]
-    for quantity in ("head_reliability", "reliability"):
-        rows.append((quantity, "", "", None, about.get("reliability", 0.99)))
-    rows.append(("frequency_rank_correlation", "", "", None, 0.01))
-    rows += [("preference", "upos", tag, None, values[tag == TAGS].mean()) for tag in dict.fromkeys(TAGS)]
+    probabilities = (0.1 * math.exp(lead), 0.1)
+    rows = [("mean_probability", "tower", str(k + 1), None, v) for k, v in enumerate(probabilities)]
+    rows.append(("head_reliability", "", "", None, 0.99))
     rows += [("preference", "token", w, t, v) for w, t, v in zip(WORDS, TAGS, values, strict=True)]
     table = pd.DataFrame(rows, columns=["quantity", "by", "group", "upos", "value"])
     return table.assign(step=step, tokens=step, site="")
@@ -41,23 +35,18 @@ def rows_of(values, step, **about):
 
 def clusters_of(seed):
     """Ten clusters of twenty words, alike in all models, under other names."""
-    scalars = [("within_one", "", "", "", 0.8), ("mean_clusters", "", "", "", 1.4)]
-    scalars += [("share_of_words", "clusters", g, "", v) for g, v in (("0", 0.13), ("1", 0.45), ("2", 0.42))]
     members = [("membership", "cluster", f"{(i // 20 + seed) % 10}+", w, 1.0) for i, w in enumerate(WORDS)]
-    table = pd.DataFrame([*scalars, *members], columns=["quantity", "by", "group", "token", "value"])
+    table = pd.DataFrame(members, columns=["quantity", "by", "group", "token", "value"])
     return table.assign(step=100, tokens=100, site="")
 
 
-def model(seed, values, *, tower="gpt", output="standard", size=64, **about):
-    random = np.random.default_rng(seed + 1000)
-    untrained = rows_of(random.normal(size=200), 0, loss=6.0, lead=0.001)
+def model(seed, values, *, tower="gpt", **about):
+    untrained = rows_of(np.random.default_rng(seed + 1000).normal(size=200), 0, lead=0.001)
     observed = {
         "tower_preference": ("TowerPreference", {}, pd.concat([untrained, rows_of(values, 100, **about)])),
         "word_clusters": ("WordClusters", {}, clusters_of(seed)),
     }
-    condition = {"model": "TwoTowerLanguageModel", "model.tower": tower, "model.output": output}
-    condition |= {"model.hidden_size": size, "data.corpus": "GrammarCorpus"}
-    return FakeRun(f"{tower}_{output}_{size}_{seed}", SeedPair(seed), condition, observed)
+    return FakeRun(f"{tower}_{seed}", SeedPair(seed), {"model.tower": tower}, observed)
 
 
 def shared(n, rho, *, signs=None, seed=0, common=None, **about):

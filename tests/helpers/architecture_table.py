@@ -8,7 +8,6 @@ import linecache
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -159,13 +158,6 @@ def language_of(observer: str, architecture: str) -> str:
     return "pieces" if architecture in MASKED or observer in PIECES else "words"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """The outcome of an observer on an architecture; ``reason`` is empty if the observer ran."""
-
-    reason: str = ""
-
-
 class RawError(AssertionError):
     """An observer raised an error that lmdyn did not mean to raise, or gave values that are not finite."""
 
@@ -195,14 +187,14 @@ def refusal(error: Exception, whose: str, module: nn.Module) -> str:
     return " ".join(text.split())
 
 
-def measure(architecture: str) -> dict[str, Cell]:
-    """Return the outcome of every observer on one architecture; the observers that run share one pass.
+def measure(architecture: str) -> dict[str, str]:
+    """Return why each observer does not run on an architecture, empty if it does; those that run share one pass.
 
     Raises:
         RawError: if an observer raises an error that lmdyn did not mean to raise, or gives values that are not finite.
     """
     module = ARCHITECTURES[architecture]()
-    cells: dict[str, Cell] = {}
+    cells: dict[str, str] = {}
     ready: dict[str, Observer] = {}
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -215,14 +207,12 @@ def measure(architecture: str) -> dict[str, Cell]:
                 ready[name] = observer
             except Exception as error:
                 try:
-                    cells[name] = Cell(refusal(error, name, module))
+                    cells[name] = refusal(error, name, module)
                 except RawError as raw:
                     problems.append(str(raw))
-        for name, found in _observed(ready, module).items():
-            if isinstance(found, Exception):
-                problems.append(f"{name}: {type(found).__name__} while observing: {found}")
-                continue
-            cells[name] = Cell()
+        tables = observe_together([*ready.values()], module, 0)
+        for name, found in zip(ready, tables, strict=True):
+            cells[name] = ""
             values = found["value"].to_numpy(float)
             absent = np.isnan(values) & found["quantity"].isin(UNDEFINED.get(name, ()))
             wrong = found[~np.isfinite(values) & ~absent]
@@ -236,23 +226,9 @@ def measure(architecture: str) -> dict[str, Cell]:
     return {name: cells[name] for name in exported()}
 
 
-def _observed(ready: Mapping[str, Observer], module: nn.Module) -> dict[str, Any]:
-    """Return the tables of all observers from one pass; if the pass fails, run each observer alone."""
-    try:
-        return dict(zip(ready, observe_together([*ready.values()], module, 0), strict=True))
-    except Exception:
-        found: dict[str, Any] = {}
-        for name, observer in ready.items():
-            try:
-                found[name] = observer.observe(module, 0)
-            except Exception as error:
-                found[name] = error
-        return found
-
-
 # ---------------------------------------------------------------- the page
 
-Table = Mapping[str, Mapping[str, Cell]]
+Table = Mapping[str, Mapping[str, str]]
 
 
 def page(table: Table) -> str:
@@ -261,11 +237,11 @@ def page(table: Table) -> str:
     reasons: dict[tuple[str, str], int] = {}
     for observer in observers:
         for cells in table.values():
-            if reason := cells[observer].reason:
+            if reason := cells[observer]:
                 reasons.setdefault((observer, reason), len(reasons) + 1)
 
-    def cell(observer: str, found: Cell) -> str:
-        return f"no ({reasons[observer, found.reason]})" if found.reason else "yes"
+    def cell(observer: str, reason: str) -> str:
+        return f"no ({reasons[observer, reason]})" if reason else "yes"
 
     rows = [
         ["", *observers],
@@ -279,7 +255,7 @@ def page(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_page(text: str) -> dict[str, dict[str, Cell]]:
+def read_page(text: str) -> dict[str, dict[str, str]]:
     """Return the table of a page."""
     reasons = {m[1]: m[2] for m in re.finditer(r"^(\d+)\. \w+: (.*)$", text, re.M)}
     rows = [
@@ -287,11 +263,11 @@ def read_page(text: str) -> dict[str, dict[str, Cell]]:
     ]
     observers = rows[0][1:]
 
-    def cell(written: str) -> Cell:
+    def cell(written: str) -> str:
         match = re.fullmatch(r"no \((\d+)\)", written)
         if match is None and written != "yes":
             raise ValueError(f"expected 'yes' or 'no (number)', got {written!r}")
-        return Cell(reasons[match[1]] if match else "")
+        return reasons[match[1]] if match else ""
 
     return {row[0]: dict(zip(observers, map(cell, row[1:]), strict=True)) for row in rows[2:]}
 

@@ -7,8 +7,6 @@ from itertools import islice
 from pathlib import Path
 from shutil import copy
 
-__all__ = ["excerpt_data", "plain_documents", "stand_in_spacy"]
-
 _MARKS = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), (" ,", ","), (" .", "."), (" <unk>", " Smith"))
 _SPLITS = {"train": 240, "dev": 60, "test": 60}
 

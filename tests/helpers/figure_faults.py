@@ -17,8 +17,6 @@ from matplotlib.transforms import Bbox
 
 from lmdyn.callbacks.observing.figures import pixels
 
-__all__ = ["figure_faults"]
-
 COLUMN = 1080  # pixels of a report's column, in which a wider figure is made smaller
 PIXELS_PER_INCH = 96  # of a browser
 SMALLEST = 8.0  # height of a font in pixels there

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["assert_refused"]
-
 
 def assert_refused(make: Callable[..., Any], *rows: tuple[Any, str]) -> None:
     """Each row has what ``make`` is given, keyword arguments where it is a dict, and a pattern of the error's words.

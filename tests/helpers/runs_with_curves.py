@@ -5,8 +5,6 @@ import pandas as pd
 
 from lmdyn.runs.store import ObservationStore
 
-__all__ = ["STEPS", "run_with"]
-
 STEPS = np.unique(np.round(10 ** np.linspace(0, 3.5, 46)).astype(int))
 
 

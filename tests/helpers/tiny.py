@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["tiny_configs"]
-
 TINY: Mapping[str, Any] = yaml.safe_load((Path(__file__).with_name("tiny.yaml")).read_text(encoding="utf-8"))
 LISTS = ("current", "shuffled", "names")  # of taggers
 MAPPINGS = ("runs", "taggers")

@@ -41,20 +41,10 @@ def test_it_is_equation_6(n, d, dtype):
 def test_known_clouds():
     axes = torch.eye(9, dtype=torch.float64)
     close(effective_dimension(torch.cat([axes, -axes])), torch.tensor(9.0).double())
-    close(
-        effective_dimension(torch.cat([axes, -axes])[:, :, None].expand(-1, -1, 4).flatten(1)),
-        torch.tensor(9.0).double(),
-    )
     g = torch.Generator().manual_seed(1)
     noise = torch.randn(20000, 10, generator=g)
     assert 9.9 < effective_dimension(noise) < 10  # tends to d as 1/(1/d + 1/n)
     close(effective_dimension(noise[:, :1] * torch.arange(1.0, 9).double()), torch.tensor(1.0).double())
-
-
-def test_covariance_and_gram_matrix_agree_around_the_switch():
-    """One sample more than dimensions, or as many: the same samples, padded with dimensions that are constant."""
-    x = cloud(21, 20)
-    close(effective_dimension(x), effective_dimension(torch.cat([x, torch.full((21, 5), 3.0).double()], 1)))
 
 
 @pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])

@@ -1,4 +1,4 @@
-"""Variance between groups: closed forms, expectations over permutations, a naive oracle, streams, a learned tree."""
+"""Variance between groups: closed forms, expectations over permutations, a naive oracle, streams."""
 
 import itertools
 import math
@@ -112,40 +112,6 @@ def test_points_of_a_plane_are_planar_and_points_of_a_simplex_are_not():
     groups = torch.arange(8).repeat(4)
     for means, share in ((simplex, 2 / 7), (plane, 1.0)):
         assert group_variance(summed(means[groups], groups, 8)).planar == pytest.approx(share, abs=1e-9)
-
-
-def saxe(at, rate=1.0):
-    """Features of 8 items of a binary tree (two kingdoms, four classes) as a deep linear network has learned them.
-
-    Saxe et al. 2019: each mode of the items' features grows by itself, a(t) = s e^{2st} / (e^{2st} - 1 + s/a0).
-    """
-    tree = torch.cat(
-        [torch.eye(n, dtype=torch.float64).repeat_interleave(8 // n, 0) for n in (1, 2, 4, 8)], 1
-    )
-    u, s, v = torch.linalg.svd(tree, full_matrices=False)
-    grown = torch.exp(2 * s * at * rate)
-    return u * (s * grown / (grown - 1 + s / 1e-4)) @ v
-
-
-def test_a_learned_tree_differentiates_from_coarse_to_fine():
-    items = torch.arange(8)
-    times = torch.linspace(0, 12, 121)
-    levels = {"coarse": items // 4, "middle": items // 2}
-    courses = {}
-    for level, parents in levels.items():
-        found = [nested_variance(summed(saxe(t), items, 8), parents) for t in times]
-        courses[f"{level}"] = [one.coarse * one.variance for one in found]
-        courses[f"in {level}"] = [one.fine * one.variance for one in found]
-
-    def half(course):
-        return int((np.array(course) >= course[-1] / 2).argmax())
-
-    assert half(courses["coarse"]) < half(courses["middle"]) < half(courses["in middle"])
-    # control: with the tree's parents permuted, the coarse level does not come first
-    mixed = [nested_variance(summed(saxe(t), items, 8), items % 2) for t in times]
-    assert half([one.coarse * one.variance for one in mixed]) > half(
-        [one.fine * one.variance for one in mixed]
-    )
 
 
 def test_batches_order_and_large_means_do_not_matter():

@@ -80,12 +80,6 @@ class Flat(Table):
         return F.cross_entropy(self.table(idx).view(-1, 7), targets.view(-1)), self.table(idx).view(-1, 7)
 
 
-def test_flat_logits_and_the_loss_first():
-    module = Flat()
-    answer = call_module(module, {"input_ids": IDS, "labels": IDS})
-    assert torch.equal(logits_of(answer), module.table(IDS))
-
-
 class Swallowing(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -107,21 +101,18 @@ class TakesBatch(Table):
         return {"scores": self.table(batch["idx"]), "loss": torch.zeros(())}
 
 
-def test_a_forward_of_the_whole_batch_has_its_own_names():
-    module = TakesBatch()
-    answer = call_module(module, {"input_ids": IDS}, names={"input_ids": "idx"})
-    assert torch.equal(logits_of(answer), module.table(IDS))
-
-
 class Named(Table):
     def forward(self, **batch):
         return (self.table(batch["tokens"]),)
 
 
-def test_keywords_in_the_batch_s_own_names():
-    module = Named()
-    batch = {"input_ids": IDS, "labels": IDS}
-    answer = call_module(module, batch, names={"input_ids": "tokens", "labels": "targets"})
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [(Flat, {}), (TakesBatch, {"input_ids": "idx"}), (Named, {"input_ids": "tokens", "labels": "targets"})],
+)
+def test_logits_in_any_shape_of_batches_with_any_names(make, names):
+    module = make()
+    answer = call_module(module, {"input_ids": IDS, "labels": IDS}, names=names)
     assert torch.equal(logits_of(answer), module.table(IDS))
 
 

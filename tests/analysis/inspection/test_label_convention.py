@@ -181,15 +181,6 @@ def test_a_copying_model_is_warned_of():
     assert mean_loss(module, batch, LabelDecision("aligned")) < 1e-5  # the lie
 
 
-def test_labels_shifted_the_wrong_way_round_are_refused():
-    batch = causal_batch(lengths=(12, 12))
-    batch["labels"] = batch["labels"].roll(1, 1)
-    with pytest.raises(
-        ValueError, match=r"equal the token one position before them.*also with `labels: next`"
-    ):
-        label_convention(ARCHITECTURES["gpt2"](), [batch])
-
-
 def head_of_zeros():
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
@@ -283,12 +274,6 @@ def test_repeats_tell_nothing():
     assert "2 of 2 labels" in found.reason
 
 
-def test_a_row_of_one_token_tells_nothing():
-    batch = causal_batch(lengths=(1, 1))
-    with pytest.raises(ValueError, match="rows are too short"):
-        label_convention(ARCHITECTURES["gpt2"](), [batch])
-
-
 def test_labels_that_are_no_tokens_are_those_of_their_place():
     """A tagger's."""
     batch = causal_batch(lengths=(12, 12, 12))
@@ -298,13 +283,6 @@ def test_labels_that_are_no_tokens_are_those_of_their_place():
     found = label_convention(module, [batch])
     assert found.convention == "aligned"
     assert "equal no token" in found.reason
-
-
-def test_labels_half_of_which_are_this_and_half_that():
-    batch = causal_batch(lengths=(12, 12))
-    batch["labels"][0] = batch["labels"][0].roll(-1)
-    with pytest.raises(ValueError, match="of 22 labels, 11 equal the token at their own position, 11 equal"):
-        label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 
 def test_one_place_leaked_is_refused():
@@ -318,22 +296,36 @@ def test_one_place_leaked_is_refused():
     assert found.convention == "next"  # one place earlier, where the label has not been read
 
 
-# ---------------------------------------------------------------- shapes, and what is no batch of text
+# ---------------------------------------------------------------- what cannot be right
 
 
-def test_shapes_that_do_not_fit():
-    module, batch = ARCHITECTURES["llama"](), causal_batch(lengths=(12, 12))
-    with pytest.raises(ValueError, match=r"leave out the last input"):
-        label_convention(module, [{**batch, "labels": batch["labels"][:, 1:]}])
-    with pytest.raises(ValueError, match="without a batch"):
-        label_convention(module, [])
+def labelled(change, lengths=(12, 12)):
+    """A causal batch with other labels."""
+    batch = causal_batch(lengths=lengths)
+    return {**batch, "labels": change(batch["labels"])}
 
 
-def test_logits_of_the_last_position_only():
-    module, batch = Copying(VOCABULARY), causal_batch(lengths=(12, 12))
+def last_only():
+    module = Copying(VOCABULARY)
     module.forward = lambda input_ids: module.table(input_ids)[:, -1:]
-    with pytest.raises(ValueError, match=r"a function \(module, batch\) -> logits of all positions"):
-        label_convention(module, [batch])
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "message"),
+    [
+        ("gpt2", labelled(lambda y: y.roll(1, 1)), "one position before them.*also with `labels: next`"),
+        ("gpt2", causal_batch(lengths=(1, 1)), "rows are too short"),
+        ("gpt2", labelled(lambda y: torch.stack([y[0].roll(-1), y[1]])),
+         "of 22 labels, 11 equal the token at their own position, 11 equal"),
+        ("llama", labelled(lambda y: y[:, 1:]), "leave out the last input"),
+        ("llama", None, "without a batch"),
+        (last_only, labelled(lambda y: y), r"a function \(module, batch\) -> logits of all positions"),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_be_right_are_refused(make, batch, message):
+    with pytest.raises(ValueError, match=message):
+        label_convention(make() if callable(make) else ARCHITECTURES[make](), [batch] if batch else [])
 
 
 # ---------------------------------------------------------------- no trace

@@ -348,20 +348,17 @@ def in_turn(*names):
     return body
 
 
-def test_blocks_of_different_classes_or_numbered_in_a_dict_are_blocks():
-    hybrid = Around(in_turn("layers"), layers=nn.ModuleList([Layer(), Other(), Layer()]))
-    found = find_sites(hybrid, H.example_batch("llama"))
-    assert [found.sites[f"block_0{i}"] for i in range(3)] == ["layers.0", "layers.1", "layers.2"]
-    numbered = Around(in_turn("layers"), layers=nn.ModuleDict({str(i): Layer() for i in range(2)}))
-    assert find_sites(numbered, H.example_batch("llama")).sites["block_01"] == "layers.1"
-
-
-def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not():
-    def body(model, x):
-        return model.block2(model.block1(x))
-
-    found = find_sites(Around(body, block1=Layer(), block2=Layer()), H.example_batch("llama"))
-    assert block_paths(found) == ["block1", "block2"]
+@pytest.mark.parametrize(
+    ("body", "parts", "expected"),
+    [
+        (in_turn("layers"), {"layers": nn.ModuleList([Layer(), Other()])}, ["layers.0", "layers.1"]),
+        (in_turn("layers"), {"layers": nn.ModuleDict({"0": Layer(), "1": Layer()})}, ["layers.0", "layers.1"]),
+        # attributes that differ by a number, but not what is inside them
+        (lambda m, x: m.block2(m.block1(x)), {"block1": Layer(), "block2": Layer()}, ["block1", "block2"]),
+    ],
+)  # fmt: skip
+def test_blocks_of_different_classes_or_with_numbers_are_blocks(body, parts, expected):
+    assert block_paths(find_sites(Around(body, **parts), H.example_batch("llama"))) == expected
 
 
 def test_looped_blocks_keep_one_name_each():

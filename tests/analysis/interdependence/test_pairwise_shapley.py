@@ -237,20 +237,6 @@ class TestRows:
             alone = pairwise_shapley_interaction(counted, ids[row : row + 1], 4, seed=[row], **settings)
             torch.testing.assert_close(alone.value[0], whole.value[row], equal_nan=True)
 
-    def test_pairs_share_their_coalitions(self):
-        rows = []
-
-        def counted(x):
-            rows.append(len(x))
-            return recurrent()(x)
-
-        pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0)
-        # v(N), and all pairs at all positions; one by one: 4 · Σ 2^(n - 2) · (n - 1)
-        assert sum(rows) == 1 + 2**TIME
-        rows.clear()
-        pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0, exact_up_to=0, samples=32)
-        assert sum(rows) == 1 + 32 * (1 + TIME + 15)
-
 
 class TestReading:
     def test_what_a_model_sees_is_measured(self):
