@@ -26,7 +26,7 @@ from common import ROWS, TIME, TYPES, machine, quiet, spread, table
 from scipy.stats import spearmanr
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.landscape.class_slopes import TokenClasses, class_slopes
+from lmdyn.analysis.landscape.class_slopes import TextOnLines, TokenClasses
 from lmdyn.analysis.parameters.loss_gradient import loss_gradient
 from lmdyn.callbacks import LossChangeAllocation, Run, RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import GrammarCorpus
@@ -78,20 +78,24 @@ def costs(types: int, reps: int) -> list[list[str]]:
     def call(batch):
         return module(batch["input_ids"])
 
-    def seconds(way, *arguments, **options):
+    def seconds(way):
         start = time.process_time()
-        way(module, batches, call, *arguments, **options)
+        way()
         return time.process_time() - start
+
+    def gradient():
+        loss_gradient(module, batches, call)
 
     rows = []
     with observing(module):
-        seconds(loss_gradient)
+        seconds(gradient)
         for number in CLASSES:
             classes = {"class": TokenClasses(number, lambda batch, number=number: batch["labels"] % number)}
+            text = TextOnLines(module, lambda: batches, call, classes)
             plain, above = [], []
             for _ in range(reps):
-                plain.append(seconds(loss_gradient))
-                above.append(seconds(class_slopes, [moved], classes))
+                plain.append(seconds(gradient))
+                above.append(seconds(lambda text=text: text.points({}, [moved])))
             ratios = [[a / b for a, b in zip(above, plain, strict=True)]]
             goal = "3" if number == 5 else ""
             rows.append(

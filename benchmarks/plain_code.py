@@ -229,16 +229,18 @@ def plain_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
 
 
 def our_heads(model: Any, ids: Tensor, sites: dict[str, str]) -> list[Tensor]:
-    sums, tokens = AttentionPatternSums(size=32), torch.ones_like(ids, dtype=torch.bool)
+    tokens = torch.ones_like(ids, dtype=torch.bool)
+    sums = {site: AttentionPatternSums() for site in sites}
 
     def read(site: str, weights: Tensor) -> dict[str, Tensor]:
-        return pattern_sums(site, weights, tokens, size=sums.size)
+        return pattern_sums(site, weights, tokens, size=32)
 
     with observing(model), torch.no_grad(), A.capture(model, {}, attention_sites=sites, read=read) as seen:
         call_module(model, {"input_ids": ids})  # as observers do, without a cache of keys and values
         for site, found in seen.attentions.items():
-            sums.add(site, found)
-    return [p.scores[name] for p in sums.result().values() for name in ("entropy", "diagonal", "itself")]
+            sums[site].add(found)
+    means = [of_site.result() for of_site in sums.values()]
+    return [of[name][0] for of in means for name in ("entropy", "diagonal", "itself")]
 
 
 if __name__ == "__main__":
