@@ -16,7 +16,7 @@ from lmdyn.cli.configurations import Config, callback_entries, class_path, compl
 from lmdyn.cli.fit import ONE_PROCESS, LmdynCLI, as_option, plain
 from lmdyn.cli.training.optimizers import change_optimizers
 from lmdyn.runs.atomic_files import write_file
-from lmdyn.runs.checkpoint_files import checkpoint_step, load_weights, read_checkpoint
+from lmdyn.runs.checkpoint_files import checkpoint_step, read_checkpoint
 from lmdyn.runs.provenance import Settings
 from lmdyn.runs.sharded_checkpoints import is_sharded_checkpoint
 from lmdyn.runs.yaml_files import read_yaml
@@ -113,7 +113,7 @@ def fork(
                 "ScheduledCheckpoint with weights_only: false writes"
             )
         before = _rates(checkpoint)
-        _change(origin, checkpoint, config, _configuration(config, out, about), words, out.name)
+        _change(checkpoint, config, _configuration(config, out, about), words, out.name)
         for state in _loaders(checkpoint):  # another order of rows, if the loader's own seed determines it
             if data_seed is not None and "seed" in (settings := state.get("settings", {})):
                 settings["seed"] = data_seed
@@ -228,7 +228,6 @@ def _ratio(before: Sequence[float], now: Sequence[float]) -> float | None:
 
 
 def _change(
-    origin: Path,
     checkpoint: Config,
     before: Settings,
     now: Settings,
@@ -249,7 +248,7 @@ def _change(
             f"model: {changed['class_path']} cannot continue from the weights of a {model['class_path']}: keep the "
             "class of the run"
         )
-    load_weights(here.model, checkpoint["state_dict"], origin)  # refuses other sizes
+    _check_sizes(there.model, here.model)
     for line in change_optimizers(checkpoint, there.model, here.model):
         log.info("%s: %s", name, line)
     saved = checkpoint.get("hyper_parameters", {})
@@ -266,6 +265,18 @@ def _built(config: Settings, words: Sequence[str], checkpoint: Config) -> LmdynC
     cli = LmdynCLI([as_option(kept), *words, alone], run=False)
     cli.model.configure_model()
     return cli
+
+
+def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
+    shapes = {name: tuple(w.shape) for name, w in there.state_dict().items()}
+    wanted = {name: tuple(w.shape) for name, w in here.state_dict().items()}
+    differ = [name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)]
+    if differ:
+        name = min(differ)
+        raise ValueError(
+            f"sizes cannot change in a fork, which keeps the run's weights: omit the --set that changes sizes. "
+            f"{name} is {shapes.get(name, 'missing')} in the checkpoint and would be {wanted.get(name, 'missing')}"
+        )
 
 
 def _check_end(checkpoint: Settings, trainer: Any) -> None:

@@ -48,7 +48,8 @@ _WHY = {
         words.concentration.{mean_entropies,sample_correlations}
         interdependence.pair_statistics.pair_statistics
         interdependence.lstm_layers.{initial_state,run_layers,real_steps}
-        orbits.followed_orbits.* orbits.lyapunov.{derivative,random_perturbation,rescaled,unit_perturbation}
+        orbits.followed_orbits.* orbits.lyapunov.{advanced,derivative,random_perturbation,rescaled,unit_perturbation}
+        dynamics.synchronization.mean_token
         orbits.trajectories.{exact_products,finite_rows,of_states,part_of,per_row,power_at,repeat}
         preference.tower_predictions.means_of statistics.precision.* statistics.correlation.unit_values
         statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks

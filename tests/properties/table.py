@@ -7,10 +7,12 @@ neither here nor in ``not_measures.py`` fails ``test_measures.py``: add a row, o
 import math
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
+import lmdyn.analysis.inspection.linear_cross_entropy as chunked
 from lmdyn import analysis as A
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores, pattern_sums
 from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
@@ -784,7 +786,11 @@ def projected(s: Sample) -> Args:
 
 
 def of_labels(measure):
-    return lambda h, w, b: measure(h, w, b, torch.arange(len(h)) % 7, chunk=20)
+    def call(h, w, b):
+        with mock.patch.dict(chunked._CHUNK, cpu=20):
+            return measure(h, w, b, torch.arange(len(h)) % 7)
+
+    return call
 
 
 def first_rows(args: Args, k: int) -> Args:

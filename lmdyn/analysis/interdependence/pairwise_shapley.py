@@ -127,6 +127,10 @@ def pairwise_shapley_interaction(
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
     baseline = torch.as_tensor(baseline).to(inputs)
+    if baseline.shape != inputs.shape[2:]:
+        raise ValueError(
+            f"baseline is {tuple(baseline.shape)}: expected {tuple(inputs.shape[2:])}, as one token"
+        )
     shape = (len(inputs), int(words.max()) + 1, max_distance)
     found: dict[str, PairwiseShapley] = {}
     for b, (tokens, row, start) in enumerate(zip(inputs, words.cpu(), seeds, strict=True)):

@@ -53,7 +53,7 @@ def check_precision(x: Tensor) -> None:
         x: (batch, *state) state, whose dtype is checked.
 
     Raises:
-        ValueError: if the state has no batch, or is neither float32 nor float64.
+        ValueError: if the state has no batch, has no numbers, or is neither float32 nor float64.
 
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
@@ -64,6 +64,8 @@ def check_precision(x: Tensor) -> None:
         raise ValueError(
             f"states must be (batch, *state), got shape {tuple(x.shape)}: pass (batch, 1) for a map of one number"
         )
+    if 0 in x.shape[1:]:
+        raise ValueError(f"expected states of at least one number, got shape {tuple(x.shape)}")
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected a state in float32 or float64, got {x.dtype}: convert state and map")
 
@@ -194,12 +196,14 @@ def repeat(f: Map, n: int) -> Map:
         n: number of applications, at least 1.
 
     Raises:
-        ValueError: when called, if the map changes shape or dtype.
+        ValueError: if n < 1; when called, if the map changes shape or dtype.
 
     Example:
         >>> repeat(lambda x: 2 * x, 10)(torch.ones(1, 1))
         tensor([[1024.]])
     """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
     graphs: dict[Any, Map] = {}
     same = [f] * n
 

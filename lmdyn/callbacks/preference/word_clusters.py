@@ -23,7 +23,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.module_reading import choose_sites
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import has_module
-from lmdyn.callbacks.observing.run import warn
+from lmdyn.callbacks.observing.run import report, warn
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import FrequencySource, ranked_tokens, token_names
 from lmdyn.callbacks.preference.word_clusters_figures import (
@@ -162,8 +162,11 @@ class WordClusters(Observer):
     def check_module(self, module: Module) -> None:
         """Raise an error unless the path is an embedding of the vocabulary and at least as wide as the components."""
         path = self.found("embedding", lambda: self._find_embedding(module))
-        width = self._weight(module).shape[1]
-        components = self.found("components", lambda: min(_COMPONENTS, width, len(self._ids) - 1))
+        width, words = self._weight(module).shape[1], len(self._ids)
+        most = min(_COMPONENTS, width, words - 1)
+        components = self.found("components", lambda: most)
+        if self.components is None and most < _COMPONENTS:
+            report(self.name, f"lmdyn finds {most} components, given {words} words of {width} dimensions")
         if width < components:
             raise ValueError(
                 f"{self.name}: components is {components}: expected at most {width}, the width of {path!r}"

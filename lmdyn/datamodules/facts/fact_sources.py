@@ -161,7 +161,11 @@ class TrexFacts(FactSource):
             return {r: (PUBLICATION[r], "1-1" if r in _ONE_TO_ONE else "N-1") for r in self.relations}
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
         lines = read_json_lines(path, ("relation", "template", "type"))
-        found = {entry["relation"]: (entry["template"], entry["type"]) for _, entry in lines}
+        found: dict[str, tuple[str, str]] = {}
+        for number, entry in lines:
+            relation, said = entry["relation"], (entry["template"], entry["type"])
+            if found.setdefault(relation, said) != said:
+                raise ValueError(f"{path}:{number}: {relation!r} is on an earlier line with other content")
         each_once(sorted(found), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lmdyn.datamodules.loading.global_batch import GlobalBatch, check_settings
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, check_settings
 
 T = TypeVar("T", bound="IndexedLoader")
 Batch = dict[str, Tensor]
@@ -166,6 +166,10 @@ class IndexedLoader(ShardedLoader, ABC):
         position, ended = self._global_batch.position(
             state, length, "--trainer.limit_train_batches", rows_stay=self._rows_stay
         )
+        if not 0 <= position <= len(self):
+            raise ResumeError(
+                f"position {position} is outside an epoch of {len(self)} batches: resume with the text of the saved run"
+            )
         epoch = int(state.get("epoch", 0))
         self._resume = (epoch + 1, 0) if ended else (epoch, position)
 

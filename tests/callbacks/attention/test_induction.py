@@ -339,7 +339,6 @@ def test_refusals(tmp_path):
     assert_refused(
         observe,
         ({"early": [5, 4]}, r"early is \[5, 4\]: expected a first and a last"),
-        ({"ablation": "mean"}, "`ablation: mean` no longer exists. Use `ablation: zero`"),
         ({"vocab_size": 5}, "8 different tokens, got 5: lower"),
         ({"probe": [{"labels": torch.zeros(2, 3)}]}, "expected batches with `input_ids`, got labels: set"),
         ({"length": 40}, r"repeated tokens of at most 64 tokens, .* got 80: lower `length`"),
