@@ -73,7 +73,8 @@ class _Conversion:
         self._earlier: dict[str, tuple[int, ...]] = {}
 
     def __call__(self, value: Any, annotation: Any, name: str) -> Any:
-        origin, parts = get_origin(annotation), get_args(annotation)
+        origin = get_origin(annotation)
+        parts = get_args(annotation)
         if _is_array(annotation) or origin in (Union, UnionType):
             parts = parts or (annotation,)
             if value is None or any(
@@ -84,7 +85,8 @@ class _Conversion:
             if arrays:
                 return self._tensor(value, arrays, name)
             annotation = next(filter(_has_arrays, parts))
-            origin, parts = get_origin(annotation), get_args(annotation)
+            origin = get_origin(annotation)
+            parts = get_args(annotation)
         if issubclass(origin, Mapping):
             return {key: self(v, parts[1], f"{name}[{key!r}]") for key, v in value.items()}
         found = (self(v, parts[0], f"{name}[{i}]") for i, v in enumerate(value))

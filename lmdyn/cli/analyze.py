@@ -149,7 +149,9 @@ def analyze(
         check_names(observers)
         sys.stdout.write(_status(out, observers, asked))
         return 0
-    module, datamodule, paths = cli.model, cli.datamodule, subject.paths
+    module = cli.model
+    datamodule = cli.datamodule
+    paths = subject.paths
     try:
         tokenizer: Any = read_tokenizer(folder / "tokenizer") if subject.own else module.tokenizer
     except ValueError as error:
@@ -209,7 +211,8 @@ def analyze(
 def _status(out: Path, observers: Sequence[Observer], asked: Mapping[int, Sequence[Observer]]) -> str:
     """Return a table of numbers, followed by the missing observations: not made yet, or failed."""
     width = max(len(name) for name in ("observer", *(o.name for o in observers)))
-    lines, missing_lines = [f"{'observer':<{width}}  checkpoints  done  missing"], []
+    lines = [f"{'observer':<{width}}  checkpoints  done  missing"]
+    missing_lines = []
     for observer in observers:
         name = observer.name
         there = set(ObservationStore(out / "observations" / name).steps())

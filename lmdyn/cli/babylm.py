@@ -156,7 +156,9 @@ class _Results:
     """
 
     def __init__(self, folder: Path, backend: Backend, names: Mapping[int, str]) -> None:
-        self.folder, self.backend, self.names = folder, backend, names
+        self.folder = folder
+        self.backend = backend
+        self.names = names
         keys = [*(task.key for task in _TASKS.values()), "reading", "aoa_surprisals", "aoa"]
         self.submitted: dict[str, Any] = dict.fromkeys(keys)
         self.surprisals: list[dict[str, Any]] = []
@@ -204,7 +206,8 @@ class _Results:
         rows = self._store(source).read(steps=[step], quantities=["log_probability"])
         keys = ["group", "item", "option"]
         options = data.choices.merge(rows[[*keys, "value"]], on=keys, validate="1:1")
-        scores, items = options["value"].to_numpy(float), pd.factorize(options["item"])[0]
+        scores = options["value"].to_numpy(float)
+        items = pd.factorize(options["item"])[0]
         picked = options[chosen_options(scores, items, "draw") > 0].copy()
         for column in ("group", "item") if name == "comps" else ():  # of files comps_wugs_dist-before.jsonl
             picked[column] = picked[column].str.removeprefix("comps_").str.replace("-", "_")

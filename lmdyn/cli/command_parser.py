@@ -55,7 +55,8 @@ def command_parser(name: str, command: Callable[..., None]) -> CommandParser:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         if parameter.name in _WORDS:
             continue
-        kind, required = parameter.annotation, parameter.default is parameter.empty
+        kind = parameter.annotation
+        required = parameter.default is parameter.empty
         if type(None) in get_args(kind):
             kind = get_args(kind)[0]
         settings: dict[str, Any] = {"help": about.get(parameter.name)}
@@ -84,7 +85,8 @@ def command_parser(name: str, command: Callable[..., None]) -> CommandParser:
 
 def run_command(name: str, command: Callable[..., None], args: Sequence[str]) -> None:
     """Parse the words of a command line and call the command; without words, show its help if it requires some."""
-    parser, parameters = command_parser(name, command), inspect.signature(command).parameters
+    parser = command_parser(name, command)
+    parameters = inspect.signature(command).parameters
     needs_words = "rest" in parameters or any(
         p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters.values()
     )

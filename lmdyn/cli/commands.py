@@ -75,7 +75,8 @@ def analyze(
         raise ValueError("--status shows the checkpoints of all workers: omit --shard")
     if run.endswith(".ckpt") and checkpoints is None:  # of the run around its folder
         path = Path(run).absolute()
-        run, checkpoints = str(path.parents[1]), glob.escape(str(path))
+        run = str(path.parents[1])
+        checkpoints = glob.escape(str(path))
     replay.analyze(
         run,
         checkpoints=checkpoints,
@@ -175,7 +176,8 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     if text is None:
         for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
             if rank in os.environ and size in os.environ:
-                text, source = f"{os.environ[rank]}/{os.environ[size]}", f"the environment's {rank}/{size}"
+                text = f"{os.environ[rank]}/{os.environ[size]}"
+                source = f"the environment's {rank}/{size}"
                 break
         else:
             return 0, 1

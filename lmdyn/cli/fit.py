@@ -332,7 +332,8 @@ class LmdynCLI(LightningCLI):
 
     def _last_checkpoint(self, folder: Path) -> Path | None:
         """Return the newest full checkpoint of a run; None to restart a run that was stopped before its first one."""
-        savers, found = self._full_savers, self._full_checkpoints(folder)
+        savers = self._full_savers
+        found = self._full_checkpoints(folder)
         if not found and savers and (folder / "config.yaml").exists():
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(

@@ -235,7 +235,8 @@ def _change(
     name: str,
 ) -> None:
     """Apply the settings to a checkpoint: optimizers, schedules and hyperparameters; refuse impossible changes."""
-    there, here = _built(before, [], checkpoint), _built(now, words, checkpoint)
+    there = _built(before, [], checkpoint)
+    here = _built(now, words, checkpoint)
     _check_end(checkpoint, here.config.trainer)
     for state in _loaders(checkpoint):  # a resumed run may not have another number of batches per update
         if "global_batch" in state:

@@ -148,7 +148,8 @@ def _labels(
         with silently():
             decision = label_convention(module, labelled, forward)
     except ValueError as error:
-        reading, warning = model_reading(module, batches[0], forward), ""
+        reading = model_reading(module, batches[0], forward)
+        warning = ""
         says = f"not decided: {' '.join(str(error).split())}"
     else:
         reading, warning = decision.reading, decision.warning

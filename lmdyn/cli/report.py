@@ -116,7 +116,8 @@ def write_report(
             made[run][name] = ObserverSection(one, base, name in together, find, most_values).make()
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     title = ", ".join(names[run] for run in runs[:3]) + more
-    mixed, condition = _mixed(shared), overview.conditions({names[run]: run for run in observed})
+    mixed = _mixed(shared)
+    condition = overview.conditions({names[run]: run for run in observed})
     final = overview.final_table({names[run]: of_run for run, of_run in made.items()}, condition, mixed)
     facts = {names[run]: overview.known_facts(run, list(made.get(run, {}).values())) for run in runs}
     cards: dict[Place, str] = {}

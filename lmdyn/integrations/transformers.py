@@ -62,7 +62,10 @@ class WatchCallback(TrainerCallback):
         words: int | None = None,
     ) -> None:
         self.words = words
-        self.observers, self.probe, self.folder, self.logger = list(observers), probe, folder, logger
+        self.observers = list(observers)
+        self.probe = probe
+        self.folder = folder
+        self.logger = logger
         self._options: dict[str, Any] = {
             "schedule": schedule, "checkpoints": checkpoints, "train": train, "token_counts": token_counts,
         }  # fmt: skip

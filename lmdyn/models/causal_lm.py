@@ -126,7 +126,8 @@ class CausalTransformer(ScheduledModule):
 
     def evaluate(self, batch: Batch, **how: Any) -> tuple[Tensor, Tensor, Float[Tensor, "batch time"]]:
         """Return logits, labels and losses in nats; the loss of a token without a label is 0."""
-        labels, logits = self.labels_of(batch), self.logits_of(batch, **how).float()
+        labels = self.labels_of(batch)
+        logits = self.logits_of(batch, **how).float()
         return logits, labels, F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
 
     def logits_of(self, batch: Batch, **how: Any) -> Tensor:

@@ -78,7 +78,9 @@ class ScheduledModule(LanguageModule):
                 "expected warmup_steps >= 0, decay_power > 0 and decay_steps >= 1, got "
                 f"warmup_steps {warmup_steps}, decay_power {decay_power} and decay_steps {decay_steps}"
             )
-        self.warmup_steps, self.decay_power, self.decay_steps = warmup_steps, decay_power, decay_steps
+        self.warmup_steps = warmup_steps
+        self.decay_power = decay_power
+        self.decay_steps = decay_steps
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return the configured optimizer over two groups, and a schedule of the rate for each update."""

@@ -168,7 +168,8 @@ class LanguageModule(L.LightningModule):
         found = getattr(self._datamodule, "objective", self._objective)
         if self._objective is not None and found != self._objective:
             raise ValueError(f"the data is for {found!r}: set data.init_args.objective to {self._objective}")
-        size, tokenizer = self.vocab_size or 0, getattr(self._datamodule, "tokenizer", None)
+        size = self.vocab_size or 0
+        tokenizer = getattr(self._datamodule, "tokenizer", None)
         if tokenizer is not None and len(tokenizer) > size:
             raise ValueError(
                 f"the tokenizer has {len(tokenizer)} token types, but the model has {size}: use the tokenizer of the "
@@ -277,7 +278,8 @@ class LanguageModule(L.LightningModule):
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor, Float[Tensor, "..."]]:
         """Return logits, labels and losses in nats, 0 for a token without a label, each (batch, time)."""
-        logits, labels = self.logits_of(batch), self.labels_of(batch)
+        logits = self.logits_of(batch)
+        labels = self.labels_of(batch)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # float64 stays
         losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return logits, labels, losses.view(labels.shape)

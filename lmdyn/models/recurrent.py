@@ -219,5 +219,6 @@ class RecurrentModule(LanguageModule):
         if set(state) != {"h", "c"} or len(state["h"]) != self.num_layers:
             shapes = f"{', '.join(f'{key} of shape {tuple(part.shape)}' for key, part in state.items())}"
             raise ValueError(f"the saved state has {shapes}: expected h and c of {self.num_layers} layers")
-        h, c = state["h"].to(self.device, copy=True), state["c"].to(self.device, copy=True)
+        h = state["h"].to(self.device, copy=True)
+        c = state["c"].to(self.device, copy=True)
         self._carried = tuple(zip(h.split(1), c.split(1), strict=True))

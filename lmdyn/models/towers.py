@@ -129,7 +129,8 @@ class TransformerTowers(nn.Module):
     ) -> None:
         super().__init__()
         self.kind, self.towers = kind, towers
-        gpt, given = kind == "gpt", cast(dict[str, Any], {"vocab_size": 1, **sizes})
+        gpt = kind == "gpt"
+        given = cast(dict[str, Any], {"vocab_size": 1, **sizes})
         if gpt:
             given |= {"bos_token_id": None, "eos_token_id": None, "n_inner": intermediate_size}
             given |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)

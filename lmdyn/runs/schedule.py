@@ -121,7 +121,8 @@ class Steps:
         if self.following(before.step) <= now.step:
             return True
         for name, amounts in self.amounts.items():
-            reached, earlier = getattr(now, name), getattr(before, name)
+            reached = getattr(now, name)
+            earlier = getattr(before, name)
             if reached is None:
                 raise ValueError(
                     f"the schedule has amounts of {name}, but your loop does not count {name}: pass `{name}` to "

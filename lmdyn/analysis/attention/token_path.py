@@ -56,7 +56,8 @@ def find_token_path(
     for kind, what in (("embedding", "token embedding"), ("logits", "output layer")):
         if len(paths[kind]) != 1:
             return f"lmdyn found {len(paths[kind])} modules for the {what}, expected 1"
-    first, last = modules[paths["embedding"][0]], modules[paths["logits"][0]]
+    first = modules[paths["embedding"][0]]
+    last = modules[paths["logits"][0]]
     embedding: Any = first
     table = getattr(first, "weight", None)
     if not isinstance(table, Tensor) or table.ndim != 2 or not is_linear(last):

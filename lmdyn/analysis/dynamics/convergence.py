@@ -70,7 +70,9 @@ class LoopSums:
     """
 
     def __init__(self, horizon: int, positions: int, tolerance: float = 0.01) -> None:
-        self.horizon, self._positions, self._tolerance = horizon, positions, tolerance
+        self.horizon = horizon
+        self._positions = positions
+        self._tolerance = tolerance
         at_depths = dict.fromkeys(("norm", "divergence", "right", "loss"), (horizon + 1,))
         by_place = dict.fromkeys(
             ("residual", *(f"settled_{rule}" for rule in RULES)), (horizon + 1, positions)
@@ -149,7 +151,9 @@ class LoopSums:
             A token that is not finite makes the means NaN that include it.
         """
         sums = {name: all_reduce_sum(value) for name, value in self._sums.items()}
-        tokens, predicted, labelled = sums["tokens"], sums["predicted"], sums["labelled"]
+        tokens = sums["tokens"]
+        predicted = sums["predicted"]
+        labelled = sums["labelled"]
         residual = sums["residual"] / tokens
         residual[-1] = torch.nan
         found = {

@@ -141,7 +141,9 @@ class EncoderMap:
         configs = [getattr(m, "config", None) for m in module.modules()]
         if forward is None and any(getattr(config, "is_encoder_decoder", False) for config in configs):
             module = encoder_of(module)
-        self.masked, self._forward, self._seed = masked, forward, seed
+        self.masked = masked
+        self._forward = forward
+        self._seed = seed
         given = self._read(batch)
         if not any(value.numel() for value in given.values()):
             raise ValueError(
@@ -152,7 +154,10 @@ class EncoderMap:
         self._sites = dict(sites) if sites is not None else None
         self._module = private_copy(module, dtype, attention)
         self._steps = steps = self._found(rows)
-        self.unit, self._n, self.width, self.injected = steps.unit, steps.n, steps.width, steps.injected
+        self.unit = steps.unit
+        self._n = steps.n
+        self.width = steps.width
+        self.injected = steps.injected
         self.shared = self._n > 1
         self.layers: tuple[nn.Module, ...] = tuple(steps.passage.layers[path] for path in self.unit)
         self._ends = False  # whether it was checked that the part after the core reads only the last state
@@ -283,7 +288,8 @@ class EncoderMap:
     def _text(self, rows: int, tokens: int) -> dict[str, Tensor]:
         """Return the batch with this number of rows; for a map that belongs to none, any text of this length."""
         if self._batch is not None:
-            count, length = rows_of(self._batch), tokens_of(self._batch)
+            count = rows_of(self._batch)
+            length = tokens_of(self._batch)
             if rows % count or (length is not None and length != tokens):
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
@@ -355,7 +361,8 @@ class EncoderMap:
             return
         passage, example = self._steps.passage, self._texts[0]
         whole = passage.record(example)
-        last, unit = cast(Tensor, whole.layers[-1].answer), len(self.unit)
+        last = cast(Tensor, whole.layers[-1].answer)
+        unit = len(self.unit)
         expected = _answer(whole.output)
         first = passage.record(example, until=unit)
         if self._n == 2:  # later states are those of the first iteration: with two, they must be others

@@ -189,7 +189,9 @@ def _full(
             if threshold or step < len(run.deviations):
                 d = _look(run, x, step, rows, variant)
         delta = _grown(run, x, delta, first, window, rows, run.epsilon)
-        run.final[rows], run.final_full[rows], run.delta_full[rows] = mean_token(x), x, delta
+        run.final[rows] = mean_token(x)
+        run.final_full[rows] = x
+        run.delta_full[rows] = delta
         run.observed[window, rows] = run.final[rows, 0]
         over = ~finite_rows(x)
         if returns is not None:
@@ -197,12 +199,18 @@ def _full(
         if threshold:
             done = d < threshold
             at = rows[done]
-            run.switched_at[at], run.exponents[window, at] = (window + 1) * run.tau, torch.nan
-            run.final_full[at], run.delta_full[at] = torch.nan, torch.nan
+            run.switched_at[at] = (window + 1) * run.tau
+            run.exponents[window, at] = torch.nan
+            run.final_full[at] = torch.nan
+            run.delta_full[at] = torch.nan
             run.delta[at] = mean_token(delta[done])
             over |= done
         if over.any():  # the only synchronization with the device in a window
-            x, delta, first, rows, f = x[~over], delta[~over], first[~over], rows[~over], part_of(f, ~over)
+            x = x[~over]
+            delta = delta[~over]
+            first = first[~over]
+            rows = rows[~over]
+            f = part_of(f, ~over)
         if len(rows) == 0:
             return
 

@@ -120,7 +120,8 @@ def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
     draw = torch.Generator().manual_seed(0)
     like = next(full.layers[0].parameters())
     x = torch.randn(1, full.width, generator=draw).to(like)
-    there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
+    there = reduced(x)[:, None]
+    expected = full(x[:, None].expand(-1, 3, -1))
     if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
             f"equal tokens move unlike one token (by {error:.1e}), so this model has no reduced map, only the full map"

@@ -92,11 +92,14 @@ def window_regressions(
     lengths = torch.arange(1, longest + 1, device=n.device)
     y_means = torch.einsum("lcko,c->lo", y, n) / (n.sum() * lengths)[:, None]
     inside = (lengths <= lengths[:, None]).to(n)[:, None, :, None]
-    centred, scale = (y - y_means[:, None, None]) * inside, y.square().sum((2, 3))
+    centred = (y - y_means[:, None, None]) * inside
+    scale = y.square().sum((2, 3))
     at_once = max(1, int(memory / (8 * width**2 * (4 + 2 * n_classes))))
     nmse, condition, used = (n.new_full((starts, longest), torch.nan) for _ in range(3))
     vectors = torch.randn(longest, width, 2, dtype=n.dtype, generator=torch.Generator().manual_seed(0)).to(n)
-    best, least, readout = None, torch.inf, n.new_full((width + 1, y.shape[3]), torch.nan)
+    best = None
+    least = torch.inf
+    readout = n.new_full((width + 1, y.shape[3]), torch.nan)
     for start in range(starts):
         steps = min(longest, n_times - start)
         x, z = (sums.means[:, start : start + steps] for sums in (train, development))

@@ -123,7 +123,8 @@ class GroupSums:
             self._sums = exact.new_zeros(self.n_groups + 1, x.shape[1])
             self._rounding = rounding(at_least_float32(x))
         v = exact - self._centre
-        squares, one = torch.linalg.vecdot(v, v), v.new_ones(len(v))
+        squares = torch.linalg.vecdot(v, v)
+        one = v.new_ones(len(v))
         for column in torch.where(index >= 0, index, self.n_groups).unbind(1):
             self._counts.index_add_(0, column, one)
             self._sums.index_add_(0, column, v)
@@ -195,13 +196,16 @@ def group_variance(found: GroupVectors) -> GroupVariance:
         (10.0, 0.9, 0.333, 3.0)
     """
     found = found.of(found.counts.nonzero()[:, 0])
-    n, k, nan = float(found.counts.sum()), len(found.counts), math.nan
+    n = float(found.counts.sum())
+    k = len(found.counts)
+    nan = math.nan
     if k < 2:
         raise ValueError(f"expected vectors in at least 2 groups, got {k}")
     mean = found.counts @ found.means / n
     between = float(found.counts @ (found.means - mean).square().sum(1))
     total = between + float(found.scatter.sum())
-    floor, apart = (k - 1) / (n - 1), math.sqrt(float((1 / found.counts).mean()))
+    floor = (k - 1) / (n - 1)
+    apart = math.sqrt(float((1 / found.counts).mean()))
     smallest = max(n * found.rounding**2 * float(mean.square().sum()), UNDERFLOW)
     if not smallest < total < math.inf:
         return GroupVariance(nan, nan, floor, nan, apart, nan)

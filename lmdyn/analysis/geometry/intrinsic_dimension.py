@@ -90,7 +90,8 @@ def _distinct(
     """Return which rows are not near to such a row before them; replace distances that products do not resolve."""
     if not rows.numel():  # all are equal
         return torch.arange(len(rows), device=squared.device) == 0
-    kept, exact = torch.ones(len(rows), dtype=torch.bool), exact_float(rows)
+    kept = torch.ones(len(rows), dtype=torch.bool)
+    exact = exact_float(rows)
     tolerance = rounding(rows.dtype) * torch.linalg.vector_norm(exact) / len(exact) ** 0.5
     some = (squared.amin(1) <= 2 * tolerance**2 + _PRODUCTS * norms.max()).nonzero()[:, 0]
     if len(some):

@@ -246,7 +246,8 @@ def documents_of(batch: dict[str, Any]) -> dict[str, Any]:
         tensor([[4, 5, 0],
                 [6, 7, 8]])
     """
-    ids, positions = batch.get("input_ids"), batch.get("position_ids")
+    ids = batch.get("input_ids")
+    positions = batch.get("position_ids")
     if not (isinstance(ids, Tensor) and isinstance(positions, Tensor)) or positions.shape != ids.shape:
         return batch
     if "attention_mask" in batch or not (positions[:, 1:] == 0).any():

@@ -242,7 +242,8 @@ class _Grouping:
         start = {id(m): self.trace.first(m).start for g in groups for m in g.blocks}
         lists = {path for path, m in paths_of(self.module).items() if isinstance(m, nn.ModuleList)}
         for i, group in enumerate(groups):
-            first, last = start[id(group.blocks[0])], start[id(group.blocks[-1])]
+            first = start[id(group.blocks[0])]
+            last = start[id(group.blocks[-1])]
             turns = any(
                 other is not group
                 and first < start[id(other.blocks[-1])]

@@ -139,7 +139,8 @@ def trace_forward(module: Module, forward: Callable[[], Any], ids: Mapping[str, 
                     if torch.equal(t.to(tensor.dtype), tensor):
                         call.ids = call.ids or key
                     elif torch.equal(t.to(tensor.dtype), tensor.T):
-                        call.ids, call.ids_transposed = call.ids or key, True
+                        call.ids = call.ids or key
+                        call.ids_transposed = True
         x = next((t for t in map(first_tensor, given) if t is not None and _is_vectors(t)), None)
         if x is not None:
             call.x_shape, call.x_number = tuple(x.shape), number(x)

@@ -194,7 +194,8 @@ class _Text:
             )
         key, mask = "input_ids", batch.get("attention_mask")
         if isinstance(own, Tensor) and own.shape == labels.shape:
-            key, mask = "decoder_input_ids", batch.get("decoder_attention_mask")
+            key = "decoder_input_ids"
+            mask = batch.get("decoder_attention_mask")
         elif is_encoder_decoder(module) or ids.shape != labels.shape:  # the decoder's input is made of labels
             key, mask = "labels", None
         real = batch[key] != IGNORED
@@ -222,7 +223,9 @@ def _where(texts: Sequence[_Text]) -> tuple[str, str]:
         counted = [text.labelled for text in texts]
     counts: Counter[str] = Counter()
     for text, at in zip(texts, counted, strict=True):
-        same, following, before = text.stands(0), text.stands(1), text.stands(-1)
+        same = text.stands(0)
+        following = text.stands(1)
+        before = text.stands(-1)
         found = {"same": same & ~following, "next": following & ~same}
         found["before"] = before & ~same & ~following
         found["elsewhere"] = ~(before | same | following)

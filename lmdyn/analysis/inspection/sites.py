@@ -267,7 +267,8 @@ class _Finder:
     def _logits_call(self, logits: Tensor) -> Call | None:
         """Return the call that returned the logits, or the last one of their width by a leaf module with weights."""
         last = max((c.end for m in self.blocks.values() for c in self.trace.of(m)), default=-1)
-        inner, whole = [place.module for _, place in self.places.values()], paths_of(self.module)[""]
+        inner = [place.module for _, place in self.places.values()]
+        whole = paths_of(self.module)[""]
         wide = None
         for call in sorted(self.trace.calls, key=lambda c: c.end):
             around = any(within(m, call.module) and m is not call.module for m in inner)

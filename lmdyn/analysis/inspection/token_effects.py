@@ -118,7 +118,10 @@ def _measured(
     ids = ids[ids >= 0]
     usual = ids[~torch.isin(ids, ids.new_tensor(_special_ids(module)))]
     ids = usual if len(usual) > 1 else ids
-    changes, noise, scale, finite = torch.full((len(OFFSETS),), torch.nan), 0.0, 0.0, False
+    changes = torch.full((len(OFFSETS),), torch.nan)
+    noise = 0.0
+    scale = 0.0
+    finite = False
 
     def logits_for(batch: Batch, tokens: Tensor, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)  # what a module draws, such as a loop's initial state, is the same for a seed
@@ -137,7 +140,8 @@ def _measured(
             passes = (logits_for(batch, tokens, seed) for seed in seeds)
             before, again = ([logits[window].float() for window in windows] for logits in passes)
             for i, (rows, positions, changed) in enumerate(rounds):
-                scale, finite = max(scale, _scale(before[i])), finite or bool(before[i].isfinite().any())
+                scale = max(scale, _scale(before[i]))
+                finite = finite or bool(before[i].isfinite().any())
                 altered = tokens.clone()
                 where = rows[changed], positions[changed]
                 # the next
@@ -159,7 +163,8 @@ def _rounds(places: Tensor, number: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     if not len(rows):
         return []
     rows = rows[torch.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).round().long().to(rows.device)]
-    at, order = places[rows], torch.arange(len(rows), device=rows.device)
+    at = places[rows]
+    order = torch.arange(len(rows), device=rows.device)
     found = []
     for i in range(number):
         # spread by the golden ratio

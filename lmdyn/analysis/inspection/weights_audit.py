@@ -240,7 +240,8 @@ def _moves(points: Float[Tensor, "n d"]) -> Iterator[tuple[str, Tensor, Tensor, 
         total = torch.zeros_like(near)
         for edge in edges.split():
             one, other = (places[name].expand(n, width) for name in edge)
-            a, b = torch.minimum(one, other), torch.maximum(one, other)
+            a = torch.minimum(one, other)
+            b = torch.maximum(one, other)
             there = (a >= 0) & (b < n) & (b > a)
             total += torch.where(there, near[a.clamp(0, n - 1), (b - a - 1).clamp(0, width - 1)], 0.0)
         return total
@@ -257,7 +258,8 @@ def _moves(points: Float[Tensor, "n d"]) -> Iterator[tuple[str, Tensor, Tensor, 
     for kind, fits in fitting.items():
         before, after = map(length, _EDGES[kind])
         yield kind, before, after, torch.where(fits, ends, 0.0)
-    least, without = torch.minimum(length("ai"), length("ic")), length("ac")
+    least = torch.minimum(length("ai"), length("ic"))
+    without = length("ac")
     step_before, step_after = length("za"), length("ce")
     around = torch.minimum(
         torch.where(i < 2, step_after, step_before), torch.where(i > n - 3, step_before, step_after)

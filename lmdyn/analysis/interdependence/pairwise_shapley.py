@@ -212,7 +212,9 @@ class _Game:
         *,
         causal: bool,
     ) -> None:
-        self._forward, self._tokens, self._baseline = forward, tokens, baseline
+        self._forward = forward
+        self._tokens = tokens
+        self._baseline = baseline
         self.max_rows, self._causal = max_rows, causal
         there = (words >= 0).nonzero()[:, 0]
         if (words[there].diff() < 0).any():

@@ -96,7 +96,8 @@ class _Sums:
         names: Mapping[int, str],
     ) -> None:
         """Add a batch after its forward pass; with a head, backward passes of classes begin at its input."""
-        labelled, exact = labels_of(batch) != IGNORED, exact_float(losses)
+        labelled = labels_of(batch) != IGNORED
+        exact = exact_float(losses)
         self._loss = self._loss.to(exact.device) + torch.stack([exact.sum(), labelled.sum()])
         if not uses or not losses.requires_grad:
             return
@@ -131,7 +132,8 @@ class _Sums:
         for parameter in (head.weight, head.bias):
             if parameter is None or id(parameter) not in names:
                 continue
-            name, matrix = names[id(parameter)], parameter.ndim == 2
+            name = names[id(parameter)]
+            matrix = parameter.ndim == 2
             self._gradients[name] += rows.T @ x.flatten(0, -2).to(rows.dtype) if matrix else rows.sum(0)
             for i, by in self._moved(name):  # of at least float32, also for narrower weights
                 moved = x.to(by.dtype) @ by.T if matrix else by
@@ -191,7 +193,9 @@ class TextOnLines:
         divisions: Mapping[str, TokenClasses],
         repeated: Mapping[str, str] | None = None,
     ) -> None:
-        self._module, self._batches, self._call = module, batches, call
+        self._module = module
+        self._batches = batches
+        self._call = call
         self._divisions, self._repeated = divisions, repeated or {}
 
     def loss(self) -> float:
@@ -240,7 +244,8 @@ class TextOnLines:
     def _points(self, directions: Sequence[Mapping[str, Tensor]]) -> list[LinePoint]:
         parameters = dict(self._module.named_parameters())
         moving = {name: p for name, p in parameters.items() if any(name in moved for moved in directions)}
-        names, known = {id(p): name for name, p in moving.items()}, {*map(id, parameters.values())}
+        names = {id(p): name for name, p in moving.items()}
+        known = {*map(id, parameters.values())}
         sums = _Sums(directions, self._divisions, moving)
         last: list[_Head] = []
 

@@ -119,7 +119,8 @@ def integrate_line(point: Callable[[float], LinePoint], most_points: int = 17) -
         (5, 1.0, 1.0, 0.0)
     """
     start, end = point(0.0), point(1.0)
-    loss_change, first_order = end.loss - start.loss, start.derivative
+    loss_change = end.loss - start.loss
+    first_order = start.derivative
     trapezoid = _Sums()  # Σ over the points so far, of which the ends count half
     trapezoid.add(start, 0.5)
     trapezoid.add(end, 0.5)

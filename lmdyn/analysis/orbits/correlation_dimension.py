@@ -54,7 +54,8 @@ def correlation_dimension(
             found.append(row.new_tensor(torch.nan))
             continue
         apart = torch.pdist(row)
-        near, far = apart.kthvalue(ranks[0]).values, apart.kthvalue(ranks[1]).values
+        near = apart.kthvalue(ranks[0]).values
+        far = apart.kthvalue(ranks[1]).values
         smallest = torch.finfo(torch.float64).tiny  # pairs of points may coincide
         slope = row.new_tensor(ranks[1] / ranks[0]).log() / (far / near.clamp(min=smallest)).log()
         found.append(torch.where(far > 0, slope, torch.nan))

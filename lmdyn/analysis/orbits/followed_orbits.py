@@ -65,7 +65,8 @@ class FollowedOrbits:
         self.closed = no if closed is None else closed.to(x.device)
         self.rest = (~self.closed).nonzero()[:, 0]
         self.sizes, self.followed, self.diverged = nothing, no.clone(), no.clone()
-        g, size = torch.Generator().manual_seed(seed + 1), math.prod(x.shape[1:])
+        g = torch.Generator().manual_seed(seed + 1)
+        size = math.prod(x.shape[1:])
         self.along = torch.randn(size, _OBSERVABLES, generator=g, dtype=torch.float64).to(x)
         self.steps = x.new_full((n,), self.earlier * tau, dtype=torch.int64)
 
@@ -105,7 +106,8 @@ class FollowedOrbits:
         n = len(self.sizes)
         if n < 20:
             return torch.zeros_like(self.closed)
-        early, late = self.sizes[: n // 2].nan_to_num(0).amax(0), self.sizes[-(n // 10) :].amax(0)
+        early = self.sizes[: n // 2].nan_to_num(0).amax(0)
+        late = self.sizes[-(n // 10) :].amax(0)
         return late > _WIDENS * early  # False for NaN
 
     @property

@@ -31,7 +31,8 @@ def kaplan_yorke_dimension(
         >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
         tensor([1.2583, 0.0000,    nan])
     """
-    k, out = exponents.shape[-1], exponents.dtype if exponents.is_floating_point() else torch.float32
+    k = exponents.shape[-1]
+    out = exponents.dtype if exponents.is_floating_point() else torch.float32
     if k == 0:
         raise ValueError(f"expected at least one exponent, got shape {tuple(exponents.shape)}")
     exponents = exponents.to(at_least_float32(exponents))

@@ -209,10 +209,13 @@ class _Found:
 
 def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
     """Return chaotic, closed ("cycle", for now) or undetermined; with λ at T given, chaos must have kept it."""
-    exponents, tau, recurred_at = orbits.exponents.cpu(), orbits.tau, orbits.recurred_at.cpu()
+    exponents = orbits.exponents.cpu()
+    tau = orbits.tau
+    recurred_at = orbits.recurred_at.cpu()
     closed = recurred_at >= 0
     at = arrival(exponents, torch.where(closed, recurred_at.clamp(min=1), len(exponents)))
-    early, late = growth_rate(exponents, tau, stop=at), growth_rate(exponents, tau, start=at)
+    early = growth_rate(exponents, tau, stop=at)
+    late = growth_rate(exponents, tau, start=at)
     whole = growth_rate(exponents, tau)
     apart = (late.exponent - early.exponent).abs() > _APART * (early.error**2 + late.error**2).sqrt()
     # a closed orbit is not followed, so few windows belong to it alone: too few for an error
@@ -298,9 +301,11 @@ def _discrete(
 
 def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "batch"]:
     """Return whether both halves span the same range: a drift, whose spectrum is also constant, does not."""
-    early, late = series[: len(series) // 2], series[len(series) // 2 :]
+    early = series[: len(series) // 2]
+    late = series[len(series) // 2 :]
     wide = series.amax(0) - series.amin(0)
-    high, low = late.amax(0) - early.amax(0), late.amin(0) - early.amin(0)
+    high = late.amax(0) - early.amax(0)
+    low = late.amin(0) - early.amin(0)
     return (torch.maximum(high.abs(), low.abs()) <= _MOVED * wide).all(-1)
 
 
@@ -367,7 +372,8 @@ def _transients(
     tau, exponents = orbits.tau, orbits.exponents.cpu()
     before = growth_rate(exponents, tau, stop=found.arrived)
     early = before.chaotic & (found.arrived > 0)
-    chaotic, unknown = found.kinds == _CHAOTIC, found.kinds == _UNDETERMINED
+    chaotic = found.kinds == _CHAOTIC
+    unknown = found.kinds == _UNDETERMINED
     undetermined = ~chaotic & ~early & (unknown | (before.grows & (found.arrived > 0)))
     steps = orbits.steps.cpu()
     length = torch.where(chaotic, steps, torch.where(early, found.arrived * tau, 0))

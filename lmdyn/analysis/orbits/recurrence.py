@@ -170,7 +170,8 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
     period = torch.where(period > max_period, 0, period)
     # bound on the distance to the attractor: steps that shrink by a factor c per period sum up to the first / (1 − c)
     at = period.clamp(min=1)[None] - 1
-    once, twice = away.gather(0, at)[0], away.gather(0, 2 * at + 1)[0]
+    once = away.gather(0, at)[0]
+    twice = away.gather(0, 2 * at + 1)[0]
     radius = torch.minimum(extrapolated(once, twice), 1000 * once) + 2 * tolerance
     label = torch.full_like(period, -1)
     count = 0

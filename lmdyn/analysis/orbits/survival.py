@@ -88,7 +88,8 @@ def survival(
         >>> found.times, found.survival, found.restricted_mean
         (tensor([0., 1., 2.], dtype=torch.float64), tensor([1.0000, 0.7500, 0.5000], dtype=torch.float64), 2.25)
     """
-    length, ended = lengths.double().cpu().numpy(), ~censored.cpu().numpy()
+    length = lengths.double().cpu().numpy()
+    ended = ~censored.cpu().numpy()
     if len(length) == 0 or not np.isfinite(length).all() or (length < 0).any():
         raise ValueError(
             "expected lengths of at least one orbit, all finite and at least 0: pass only orbits with such lengths"
@@ -112,7 +113,9 @@ def survival(
     # one orbit has no interval: its t is NaN
     kept = [of != name for name in names] if len(names) > 1 else [of == of[0]]
     t = float(scipy.stats.t.ppf(0.5 + confidence / 2, len(names) - 1))
-    whole, rate, mean = _curve(length, ended, times), _escape_rate(beyond, ended), _mean(length, ended, last)
+    whole = _curve(length, ended, times)
+    rate = _escape_rate(beyond, ended)
+    mean = _mean(length, ended, last)
     low, high = _on_cloglog(whole, np.stack([_curve(length[k], ended[k], times) for k in kept]), t)
     spread = t * float(_jackknife_error(np.array([_mean(length[k], ended[k], last) for k in kept])))
     return Survival(
@@ -158,10 +161,12 @@ def _on_cloglog(whole: Array, without: Array, t: float) -> tuple[Array, Array]:
     with np.errstate(divide="ignore", invalid="ignore"):
         at = np.log(-np.log(whole))
         error = _jackknife_error(np.log(-np.log(without)))
-        low, high = np.exp(-np.exp(at + t * error)), np.exp(-np.exp(at - t * error))
+        low = np.exp(-np.exp(at + t * error))
+        high = np.exp(-np.exp(at - t * error))
     certain = (whole == 1) | (whole == 0)
     unknown = ~np.isfinite(low) | ~np.isfinite(high)  # a share that depends on one group
-    low, high = np.where(unknown, 0.0, low), np.where(unknown, 1.0, high)
+    low = np.where(unknown, 0.0, low)
+    high = np.where(unknown, 1.0, high)
     return np.where(certain, whole, low), np.where(certain, whole, high)
 
 

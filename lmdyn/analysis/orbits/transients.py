@@ -92,7 +92,8 @@ def transient_length(
         # The sign of a mean is that of its sum. Each window is summed separately: differences of running totals would
         # turn the zeros of a quasi-periodic orbit into rounding errors of either sign.
         sums = values.unfold(0, width, 1).sum(-1)
-        last_start, begins = (horizon - width).clamp(min=0), time[: len(sums)]
+        last_start = (horizon - width).clamp(min=0)
+        begins = time[: len(sums)]
         end = torch.where((sums > 0) & (begins <= last_start), begins + 1, 0).amax(0)
         censored = (end > last_start) | (horizon == 0)
     end = torch.where(censored, horizon, end)

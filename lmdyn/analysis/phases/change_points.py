@@ -288,7 +288,8 @@ class _Pieces:
         squares = np.zeros(len(curves))
         chosen: list[tuple[int, int]] = [(1, 0)] * len(curves)
         for number in numbers:
-            least, place = np.full(len(curves), np.inf), np.zeros(len(curves), int)
+            least = np.full(len(curves), np.inf)
+            place = np.zeros(len(curves), int)
             for i, basis in enumerate(self._projections[number]):
                 rest = np.maximum(total - ((curves @ basis) ** 2).sum(1), 0)
                 better = rest < least

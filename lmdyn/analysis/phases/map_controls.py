@@ -36,7 +36,8 @@ def smooth_counterpart(
         >>> smooth.shape, bool(np.abs(np.diff(smooth[0, :, 0])).max() < 1)
         ((2, 20, 1), True)
     """
-    x, given = np.log10(np.asarray(steps, np.float64)), np.asarray(values, np.float64)
+    x = np.log10(np.asarray(steps, np.float64))
+    given = np.asarray(values, np.float64)
     generator = np.random.default_rng(seed)
     courses = np.stack(
         [np.stack([fit_monotone(x, curve, spacing) for curve in one.T], axis=1) for one in given]

@@ -253,7 +253,8 @@ def _score(model: "hmmlearn.hmm.GaussianHMM", values: Array) -> Array:
 
 def _fit(values: Array, number: int, restarts: int, seed: tuple[int, ...]) -> "hmmlearn.hmm.GaussianHMM":
     """Fit to standardised sequences (seeds, steps, measures); the best restart is continued."""
-    rows, lengths = values.reshape(-1, values.shape[2]), [values.shape[1]] * len(values)
+    rows = values.reshape(-1, values.shape[2])
+    lengths = [values.shape[1]] * len(values)
     starts = np.random.SeedSequence(seed).generate_state(restarts if number > 1 else 1)
     with ExitStack() as stack:
         # fits end by our own rule: hmmlearn would warn of rounding in the last iterations

@@ -90,7 +90,8 @@ def principal_components(
     if not covariance.isfinite().all():
         raise UnusableEmbeddingsError("the squares of the embeddings overflow: scale the embeddings down")
     variance, vectors = torch.linalg.eigh(covariance)
-    variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
+    variance = variance.flip(0)[:components]
+    vectors = vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     p: Tensor = x @ (vectors * largest.sign())
     if not whiten:

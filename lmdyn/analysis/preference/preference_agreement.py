@@ -108,10 +108,13 @@ def compare_preferences(
     if n < 3:
         return Agreement(n, *[nan] * 9)
     weights = draw_blocks(n, resamplings, seed).astype(np.float64)
-    x_ranks, y_ranks = scipy.stats.rankdata(x), scipy.stats.rankdata(y)
+    x_ranks = scipy.stats.rankdata(x)
+    y_ranks = scipy.stats.rankdata(y)
     r, rho = pearson(x, y), spearman(x, y)
     # a separate stream: the shuffles do not depend on the draws. They do not change means and variances
-    random, u, v = np.random.default_rng([seed, 1]), x - x.mean(), y - y.mean()
+    random = np.random.default_rng([seed, 1])
+    u = x - x.mean()
+    v = y - y.mean()
     norms = np.linalg.norm(u) * np.linalg.norm(v) if np.isfinite(r) else nan
     chance = np.abs([u @ random.permutation(v) for _ in range(resamplings)]) / norms
     return Agreement(

@@ -99,7 +99,8 @@ class TowerPredictions:
             ValueError: on the CPU, if a target is not below ``vocab_size``.
         """
         log_p = exact_float(log_probabilities)
-        targets, halves = targets.to(log_p.device), halves.to(log_p.device)
+        targets = targets.to(log_p.device)
+        halves = halves.to(log_p.device)
         counts = targets >= 0
         halves = torch.where(counts, halves, 0)
         if targets.device.type == "cpu" and len(targets) and int(targets.max()) >= self.vocab_size:

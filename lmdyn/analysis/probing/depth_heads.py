@@ -224,7 +224,8 @@ def pooled_states(
     Returns:
         Tensor on the encoder's device, float32.
     """
-    config, device = cast(Any, encoder).config, next(encoder.parameters()).device
+    config = cast(Any, encoder).config
+    device = next(encoder.parameters()).device
     names = ["input_ids"] + ["token_type_ids"] * (getattr(config, "type_vocab_size", 0) > 1)
     pooled = torch.zeros(len(times), len(examples), int(config.hidden_size), device=device)
     decoder, f = StateDecoder(encoder), None

@@ -133,7 +133,8 @@ def fit(
     """Train probes of all sites for one task; return micro-F1 on the test and the development part, and updates."""
     train, validation, test = parts
     loss = classifier.answers if train.labels.ndim == 1 else "sigmoid"
-    device, (_, number, width) = train.features.device, train.features.shape
+    device = train.features.device
+    (_, number, width) = train.features.shape
     sizes = train.features.new_empty(0, number, train.index.shape[1] * width)
     model = Linear(sizes, (num_classes,))
     order = generator(classifier.seed, "order", task)
@@ -156,7 +157,8 @@ def fit(
         f1 = _score(model, validation, loss)
         # a site that has stopped is trained on, unread
         better = (f1 > best_f1) & (stale < classifier.patience)
-        best_f1, best_update = torch.where(better, f1, best_f1), torch.where(better, update, best_update)
+        best_f1 = torch.where(better, f1, best_f1)
+        best_update = torch.where(better, update, best_update)
         stale = torch.where(better, 0, stale + 1)
         for kept, parameter in zip(best, model.parameters, strict=True):
             kept[better] = parameter.detach()[better]
@@ -323,7 +325,8 @@ def edge_probes(
             n = len(part.activations[sites[0]])
             _check_spans(f"{name}, task {task!r}", part.spans[task], n)
     shape = len(sites), len(tasks)
-    f1, validation_f1 = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    f1 = torch.zeros(shape, dtype=torch.float64)
+    validation_f1 = torch.zeros(shape, dtype=torch.float64)
     updates = torch.zeros(shape, dtype=torch.long)
     for group in same_width(train.activations):
         rows = [sites.index(site) for site in group]

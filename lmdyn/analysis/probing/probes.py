@@ -217,9 +217,11 @@ def train(
 ) -> None:
     """Train in place on features x (n, S, d), or on some of their rows."""
     n = len(x) if rows is None else len(rows)
-    order, masks = generator(classifier.seed, "order"), generator(classifier.seed, "dropout")
+    order = generator(classifier.seed, "order")
+    masks = generator(classifier.seed, "dropout")
     optimizer = adam(probes.parameters, classifier.learning_rate)
-    columns, labelled = targets.columns, targets.labelled.to(x.dtype)
+    columns = targets.columns
+    labelled = targets.labelled.to(x.dtype)
     for _ in range(classifier.epochs):
         epoch = torch.randperm(n, generator=order).to(x.device, non_blocking=True)
         for batch in (epoch if rows is None else rows[epoch]).split(classifier.batch_size):
@@ -265,7 +267,8 @@ def score(probes: Probes, x: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """Return tokens predicted correctly and Σ −ln p(label) in nats, each (S, T) float64 on the CPU, of x (n, S, d)."""
     correct, nll = [], []
     for task, z in enumerate(probes.logits(x.transpose(0, 1)).split(targets.num_classes, -1)):
-        y, labelled = targets.labels[:, task].clamp(min=0), targets.labelled[:, task]
+        y = targets.labels[:, task].clamp(min=0)
+        labelled = targets.labelled[:, task]
         correct.append(torch.where(labelled, hits(z, y.expand(z.shape[:2])), 0).sum(1))
         log_p = z.log_softmax(-1).gather(-1, y.expand(len(z), -1)[..., None])[..., 0]
         nll.append(torch.where(labelled, -log_p, 0).sum(1))
@@ -430,7 +433,8 @@ def diagnostic_probe(
     parts = [(i, part) for i, rows in enumerate(of_blocks) for part in rows.split(_CHUNK) if len(part)]
     counts = torch.stack([test_set.rows(rows).counts for rows in of_blocks])
     shape = len(of_blocks), len(train_features), len(train_set.names)
-    correct, nll = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    correct = torch.zeros(shape, dtype=torch.float64)
+    nll = torch.zeros(shape, dtype=torch.float64)
     for sites in same_width(train_features):
         rows = [list(train_features).index(site) for site in sites]
         x = stacked(train_features, sites)
@@ -448,7 +452,9 @@ def diagnostic_probe(
             correct[block, rows] += hits
             nll[block, rows] += losses
     hits, correct, nll = correct, correct.sum(0), nll.sum(0)
-    accuracy, loss, count = correct / test_set.counts, nll / test_set.counts, len(tasks)
+    accuracy = correct / test_set.counts
+    loss = nll / test_set.counts
+    count = len(tasks)
     return ProbeResult(
         tuple(train_features),
         tasks,
@@ -594,7 +600,8 @@ def description_length(
         x = stacked(features, sites)
         if classifier.standardize:
             standardize(x)
-        local, local_order = targets.to(x.device), order.to(x.device)
+        local = targets.to(x.device)
+        local_order = order.to(x.device)
         for i, (start, stop) in enumerate(itertools.pairwise(boundaries), start=1):
             probes = initial_probes(classifier, x, sites, targets)
             train(classifier, probes, x, local, local_order[:start])
@@ -622,7 +629,8 @@ def _targets(
         raise ValueError(f"{name}: expected at least one task, got none")
     columns = []
     for task in tasks:
-        y, classes = labels[task].detach().cpu().long(), num_classes[task]
+        y = labels[task].detach().cpu().long()
+        classes = num_classes[task]
         labelled = y[y != IGNORED]
         if not len(labelled) or int(labelled.min()) < 0 or int(labelled.max()) >= classes:
             raise ValueError(

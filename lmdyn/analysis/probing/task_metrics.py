@@ -105,7 +105,9 @@ def classification_metrics(
     _check_examples(predictions, labels)
     values = {"accuracy": float((predictions == labels).double().mean())}
     if num_labels == 2:
-        n, true, predicted = len(labels), int((labels == 1).sum()), int((predictions == 1).sum())
+        n = len(labels)
+        true = int((labels == 1).sum())
+        predicted = int((predictions == 1).sum())
         both = int(((labels == 1) & (predictions == 1)).sum())
         values["f1"] = 2 * both / (true + predicted) if true + predicted else 0.0
         below = math.sqrt(true * (n - true) * predicted * (n - predicted))
@@ -128,7 +130,8 @@ def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n
         1.0
     """
     _check_examples(predictions, labels)
-    a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
+    a = predictions.double().cpu().numpy()
+    b = labels.double().cpu().numpy()
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return {"pearson": math.nan, "spearman": math.nan}
     values = {"pearson": pearson(a, b), "spearman": spearman(a, b)}
@@ -267,10 +270,12 @@ def best_spans(
         raise ValueError(
             f"start {tuple(start.shape)}, end {tuple(end.shape)}, inside {tuple(inside.shape)}: expected equal shapes"
         )
-    start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
+    start = start.to(at_least_float32(start))
+    end = end.to(at_least_float32(end))
     time = start.shape[1]
     low = torch.full_like(start, -torch.inf)
-    first, last = torch.where(inside, start, low), torch.where(inside, end, low)
+    first = torch.where(inside, start, low)
+    last = torch.where(inside, end, low)
     score, at, length = (
         low[:, 0].clone(),
         torch.zeros_like(low[:, 0]).long(),
@@ -280,7 +285,8 @@ def best_spans(
         best = (first[:, : time - d] + last[:, d:]).max(1)
         better = best.values > score
         score = torch.where(better, best.values, score)
-        at, length = torch.where(better, best.indices, at), torch.where(better, d, length)
+        at = torch.where(better, best.indices, at)
+        length = torch.where(better, d, length)
     # comparisons with NaN are False, so another span would be selected
     unknown = ((start.isnan() | end.isnan()) & inside).any(1)
     score = torch.where(unknown, torch.nan, score)

@@ -148,7 +148,9 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
         # HSIC₁ of Song et al. 2012, times n(n − 3), for centred X: the rows of K = XXᵀ sum to 0, so those of K
         # without its diagonal to −kᵢ = −‖xᵢ‖², and 1ᵀK̃L̃1 = Σ kᵢ lᵢ, 1ᵀK̃1 = −tr XᵀX, tr K̃L̃ = ‖XᵀY‖² − Σ kᵢ lᵢ
         kk, ll, kl = exact_float(pair.norm_products)
-        biased_xx, biased_yy, (tx, ty) = float(xx), float(yy), (pair.x.variance, pair.y.variance)
+        biased_xx = float(xx)
+        biased_yy = float(yy)
+        (tx, ty) = (pair.x.variance, pair.y.variance)
         pairs, share = (n - 1) * (n - 2), n / (n - 2)
         xx, yy, xy = (
             squares - share * products + trace / pairs

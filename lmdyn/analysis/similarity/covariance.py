@@ -114,7 +114,8 @@ class CrossCovariance:
         assert len(parts) == len(self._names)
         if len(parts[0]) == 0:
             return
-        v, widths = torch.cat([exact_float(part) for part in parts], 1), tuple(p.shape[1] for p in parts)
+        v = torch.cat([exact_float(part) for part in parts], 1)
+        widths = tuple(p.shape[1] for p in parts)
         if self._sums is None:
             self._sums = _Sums.zeros(v.mean(0), widths)
         elif self._sums.widths != widths:
@@ -140,7 +141,8 @@ class CrossCovariance:
         if self._sums is not None:
             if self._sides is None:
                 self._sides = _Sides(self._sums, self._names)
-            found._sums, found._of = self._sums.part(i, j), (self._sides, i, j)
+            found._sums = self._sums.part(i, j)
+            found._of = (self._sides, i, j)
         return found
 
     def reduce(self) -> None:

@@ -50,7 +50,8 @@ class GroupedMeans:
             ValueError: if a group is not below ``n_groups``, or if the numbers of values and groups differ.
         """
         if groups.device.type == "mps":  # does not support float64
-            groups, values = groups.cpu(), {name: value.cpu() for name, value in values.items()}
+            groups = groups.cpu()
+            values = {name: value.cpu() for name, value in values.items()}
         # no synchronization elsewhere
         if groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups:
             raise ValueError(f"groups contains {int(groups.max())}: expected numbers below {self.n_groups}")

@@ -54,5 +54,6 @@ def share_interval(p: float | int, n: int) -> tuple[float, float]:
     if not (0 <= p <= 1 and n > 0):
         raise ValueError(f"expected a share p and n > 0, got p={p} and n={n}")
     z2 = _Z**2 / n
-    middle, half = p + z2 / 2, math.sqrt(z2 * (p * (1 - p) + z2 / 4))
+    middle = p + z2 / 2
+    half = math.sqrt(z2 * (p * (1 - p) + z2 / 4))
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)

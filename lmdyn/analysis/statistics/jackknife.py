@@ -79,7 +79,8 @@ def jackknife(
     m = m.reshape(-1, *[1] * theta.ndim)
     share = m / m.sum()
     known = np.isfinite(theta) & np.isfinite(without).all(0)
-    theta, without = np.where(known, theta, np.nan), np.where(known, without, np.nan)
+    theta = np.where(known, theta, np.nan)
+    without = np.where(known, without, np.nan)
     value = blocks * theta - ((1 - share) * without).sum(0)
     pseudo = theta / share - (1 / share - 1) * without
     variance = ((pseudo - value) ** 2 / (1 / share - 1)).mean(0)

@@ -299,7 +299,8 @@ class BoundedMean:
                 f"expected at least two values between {low} and {high}, both finite, got {len(values)}, from "
                 f"{min(values, default=low)} to {max(highest, default=high)}"
             )
-        self._below, self._above = [-v for v in (*values, low)], [*highest, high]
+        self._below = [-v for v in (*values, low)]
+        self._above = [*highest, high]
         self._means = math.fsum(values) / len(values), math.fsum(highest) / len(values)
         self._text = text_error, text_df
 
@@ -333,7 +334,8 @@ def _p_of_spacings(values: Sequence[float | int], bound: float | int) -> float:
     Spacings are exponential numbers E over their sum, so this is P(Σ (vᵢ − bound) Eᵢ ≥ 0). The difference of two
     exponential numbers of means a and b is one of mean a with probability a / (a + b), and else minus one of mean b.
     """
-    above, below = [v - bound for v in values if v > bound], [bound - v for v in values if v < bound]
+    above = [v - bound for v in values if v > bound]
+    below = [bound - v for v in values if v < bound]
     reached = [1.0] + [0.0] * len(below)
     for a in above:
         for j, b in enumerate(below, 1):

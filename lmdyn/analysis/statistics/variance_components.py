@@ -50,7 +50,9 @@ def variance_components(values: npt.NDArray[Any]) -> VarianceComponents:
         )
     a, b = y.shape
     mean = y.mean()
-    row, column = y.mean(1, keepdims=True) - mean, y.mean(0, keepdims=True) - mean
+    row = y.mean(1, keepdims=True) - mean
+    column = y.mean(0, keepdims=True) - mean
     ms_rest = float(((y - mean - row - column) ** 2).sum() / ((a - 1) * (b - 1)))
-    ms_row, ms_column = float(b * (row**2).sum() / (a - 1)), float(a * (column**2).sum() / (b - 1))
+    ms_row = float(b * (row**2).sum() / (a - 1))
+    ms_column = float(a * (column**2).sum() / (b - 1))
     return VarianceComponents((ms_row - ms_rest) / b, (ms_column - ms_rest) / a, ms_rest, float(mean))

@@ -75,7 +75,8 @@ def _gini_of(row: Tensor) -> Tensor:
     largest = d - 0.5
     for part in map(exact_float, ordered.split(_CHUNK)):
         weights = torch.arange(largest, largest - len(part), -1, dtype=torch.float64, device=part.device)
-        total, weighted = total + part.sum(), weighted + part @ weights.div_(d)
+        total = total + part.sum()
+        weighted = weighted + part @ weights.div_(d)
         largest -= len(part)
     found = (1 - 2 * weighted / total).clamp_min(0)  # NaN for 0/0
     return found.where(total.isfinite(), torch.nan)
@@ -87,6 +88,7 @@ def _hoyer_of(row: Tensor) -> Tensor:
     taxicab = squares = torch.zeros_like(largest)
     for part in row.split(_CHUNK):
         unit = exact_float(part) / scale
-        taxicab, squares = taxicab + unit.abs().sum(), squares + unit @ unit
+        taxicab = taxicab + unit.abs().sum()
+        squares = squares + unit @ unit
     root = math.sqrt(len(row))
     return ((root - taxicab / squares.sqrt()) / (root - 1)).clamp(0, 1)

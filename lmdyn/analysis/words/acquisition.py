@@ -305,7 +305,8 @@ def word_acquisition(
         if unigram is None and criterion == "unigram":
             continue
         course = course.sort_values("step")
-        steps, values = course["step"].to_numpy(dtype=float), course["value"].to_numpy(dtype=float)
+        steps = course["step"].to_numpy(dtype=float)
+        values = course["value"].to_numpy(dtype=float)
         found = acquisition_step(
             steps, values, criterion, unigram=unigram, vocabulary=vocabulary, smoother=smoother or "scipy"
         )
@@ -411,7 +412,8 @@ def acquisition_regression(
     solved, sigma, covariance = _maximum_likelihood(design, kept, censoring)
     back = np.eye(len(names) + 1) / np.array([1, *spread])[:, None]
     back[0, 1:] = -mean / spread
-    values, errors = back @ solved, np.sqrt(np.diag(back @ covariance @ back.T))
+    values = back @ solved
+    errors = np.sqrt(np.diag(back @ covariance @ back.T))
     inflation = np.diag(np.linalg.pinv(np.corrcoef(x.T).reshape(len(names), len(names))))
     coefficients = pd.DataFrame(
         {
@@ -441,8 +443,10 @@ def _maximum_likelihood(
     exact = torch.from_numpy(kind == "") | (torch.from_numpy(kind == "interval") & (censoring != "interval"))
     known = (ages[name].to_numpy(dtype=np.float64).clip(1e-300, 1e300) for name in ("age", "low", "high"))
     age, low, high = (torch.from_numpy(np.log10(value)) for value in known)
-    low, high = low.masked_fill(exact, -300), high.masked_fill(exact, 300)
-    rows, log_ndtr = torch.from_numpy(design), torch.special.log_ndtr
+    low = low.masked_fill(exact, -300)
+    high = high.masked_fill(exact, 300)
+    rows = torch.from_numpy(design)
+    log_ndtr = torch.special.log_ndtr
 
     def loss(parameters: Tensor) -> Tensor:
         mean, log_sigma = rows @ parameters[:-1], parameters[-1]

@@ -37,7 +37,8 @@ def choice_accuracy(
         >>> choice_accuracy([-1.0, -2.0, -3.0, -3.0], [0, 0, 1, 1], [True, False, False, True]).tolist()
         [1.0, 0.5]
     """
-    score, item = np.asarray(scores, np.float64), np.asarray(items, np.int64)
+    score = np.asarray(scores, np.float64)
+    item = np.asarray(items, np.int64)
     hit = np.asarray(right, bool)
     if not score.shape == item.shape == hit.shape or (np.bincount(item, hit) != 1).any():
         raise ValueError(

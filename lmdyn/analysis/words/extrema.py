@@ -33,7 +33,8 @@ class Extremum:
 
 def course_of(steps: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return steps and values as arrays; raise an error unless steps increase, one per value."""
-    at, course = np.asarray(steps, np.float64), np.asarray(values, np.float64)
+    at = np.asarray(steps, np.float64)
+    course = np.asarray(values, np.float64)
     if at.shape != course.shape or at.ndim != 1 or (np.diff(at) <= 0).any():
         raise ValueError(
             f"expected increasing steps, one per value, got {', '.join(map(str, at.flat))} for values {course.shape}"

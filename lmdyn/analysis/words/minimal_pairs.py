@@ -79,7 +79,8 @@ def pair_accuracy(
         >>> pair_accuracy([-1.0, -2.0, -3.0, float("nan")], [-2.0, -2.0, -1.0, -1.0]).tolist()
         [1.0, 0.5, 0.0, nan]
     """
-    one, other = np.asarray(good, np.float64), np.asarray(bad, np.float64)
+    one = np.asarray(good, np.float64)
+    other = np.asarray(bad, np.float64)
     if one.shape != other.shape:
         raise ValueError(f"expected good and bad scores of one shape, got {one.shape} and {other.shape}")
     tie = np.random.default_rng(seed).integers(0, 2, one.shape) if ties == "draw" else 0.5

@@ -217,7 +217,8 @@ class NgramModels:
         joined = np.concatenate([np.append(text, -1) for text in ids])
         ending = self.counts.ending(joined)
         at = np.flatnonzero(joined >= 0)
-        words, alone = joined[at], (joined[at - 1] < 0) | (order == 1)
+        words = joined[at]
+        alone = (joined[at - 1] < 0) | (order == 1)
         p = np.where(alone, self._kneser_ney_words[words], self._lower_words[words])
         for n in range(2, order + 1):
             p = self._after(n, ending[n - 2, at - 1], ending[n - 1, at], p, lower=n < order)
@@ -294,7 +295,10 @@ class _Comparison:
     """
 
     def __init__(self, models: NgramModels, ending: Ints, targets: Ints, log_q: Tensor) -> None:
-        self.models, self.ending, self.targets, self.log_q = models, ending, targets, log_q
+        self.models = models
+        self.ending = ending
+        self.targets = targets
+        self.log_q = log_q
         self.levels = models.counts.levels
         self.rows = np.arange(len(targets))
         bigrams = self.levels[1]
@@ -458,7 +462,10 @@ class _Smoothed:
 
     def scores(self) -> NgramScores:
         """Compare it with the language model."""
-        at, base, weight, p = self.at, self.base, self.weight, self.after
+        at = self.at
+        base = self.base
+        weight = self.weight
+        p = self.after
         of_base = base[at.words]
         rest = base.sum() - at.after.sums(of_base)  # of words that nowhere follow the last one
         total = at.after.sums(p) + weight * rest

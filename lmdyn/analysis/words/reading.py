@@ -89,7 +89,8 @@ def reading_fit(
     if own <= 1e-20 * max(1.0, float(x @ x)):
         return ReadingFit(0.0, 1 / (degrees + 1), 0.0, math.nan, math.nan, len(y))
     slope = float(rest_x @ rest_y) / own
-    left, before = float(((rest_y - slope * rest_x) ** 2).sum()), float(rest_y @ rest_y)
+    left = float(((rest_y - slope * rest_x) ** 2).sum())
+    before = float(rest_y @ rest_y)
     numbers = np.zeros(len(y), np.int64)
     if groups is not None:
         numbers = np.unique(np.asarray(groups)[kept], return_inverse=True)[1]

@@ -164,7 +164,8 @@ class EncodedTexts:
             unread = ("pseudo", pseudo == "rest_of_word") if causal else ("start", start is not None)
             if unread[1]:
                 log.warning("lmdyn scores texts as %s: `%s` has no effect", self.objective, unread[0])
-            firsts, first = np.cumsum([0, *sizes[:-1]]).tolist(), np.diff(self.text, prepend=-1) > 0
+            firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+            first = np.diff(self.text, prepend=-1) > 0
             if not causal:
                 shift = int(self.objective == "mntp")
                 if shift:
@@ -407,7 +408,8 @@ def word_surprisals(pieces: "pandas.DataFrame", texts: Sequence[str] | None = No
 def _encode(tokenizer: "transformers.PreTrainedTokenizerBase", text: str) -> _Encoded:
     text = text.rstrip()  # white space after the last word belongs to no word
     encoding = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
-    special, ids = encoding["special_tokens_mask"], encoding["input_ids"]
+    special = encoding["special_tokens_mask"]
+    ids = encoding["input_ids"]
     # special tokens that the tokenizer adds are at the ends; one that the text itself contains is a piece of the text
     first = next((i for i, s in enumerate(special) if not s), len(ids))
     last = len(ids) - next((i for i, s in enumerate(reversed(special)) if not s), 0)

@@ -256,7 +256,8 @@ class Induction(Observer):
             )
             yield expected(wanted, "none", left, of="module", stops=False)
         if read.no_losses:
-            wanted, left = "a causal language model", "lmdyn leaves out losses, copying and ablation"
+            wanted = "a causal language model"
+            left = "lmdyn leaves out losses, copying and ablation"
             yield expected(wanted, read.no_losses, left, of="module", stops=False)
         elif read.heads:
             reasons = {"copying": read.no_copying, "ablation": read.no_ablation if self.top else ""}
@@ -379,7 +380,8 @@ class Induction(Observer):
 
 def _score_rows(scores: Mapping[str, Tensor]) -> Iterator[Row]:
     for site, values in scores.items():
-        means, errors = values.mean(0), values.std(0) / len(values) ** 0.5
+        means = values.mean(0)
+        errors = values.std(0) / len(values) ** 0.5
         for i, name in enumerate(SCORES):
             for head, (mean, error) in enumerate(
                 zip(means[:, i].tolist(), errors[:, i].tolist(), strict=True)

@@ -71,7 +71,9 @@ class RepeatedRows:
     def __init__(
         self, shape: tuple[int, int], length: int, start: int, heads: Mapping[str, int], *, with_losses: bool
     ) -> None:
-        self._length, self._start, self._with_losses = length, start, with_losses
+        self._length = length
+        self._start = start
+        self._with_losses = with_losses
         self.scores = {
             site: torch.zeros(shape[0], n, len(SCORES), dtype=torch.float64) for site, n in heads.items()
         }

@@ -263,7 +263,8 @@ class DepthPerformance(Observer):
         if "labels" not in batch:
             raise ValueError(f"{self.name}: expected batches with `labels`, got {', '.join(sorted(batch))}")
         batch = to_device(batch, device_of(module))
-        f, decoder = EncoderMap(module, batch, forward=self.forward), StateDecoder(module)
+        f = EncoderMap(module, batch, forward=self.forward)
+        decoder = StateDecoder(module)
         times = self._times_of(f)
         with observing(module):
             logits = decoder.logits(batch, f.start(batch), batch["labels"] != IGNORED, self.forward)
@@ -306,7 +307,8 @@ class DepthPerformance(Observer):
         counts = torch.zeros(2, vocab_size, dtype=torch.float64)
         for batch, at in self._batches(self.probe_set, device_of(module)):
             positions = batch["labels"] != IGNORED
-            labels, shown = batch["labels"].flatten()[at], self._show_mask(batch, at)
+            labels = batch["labels"].flatten()[at]
+            shown = self._show_mask(batch, at)
             for group in (0, 1):
                 counts[group] += labels[shown == group].bincount(minlength=vocab_size).cpu()
             for t, x in states_at(f, batch, parts.with_floor):
@@ -369,9 +371,11 @@ class DepthPerformance(Observer):
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
     def _similarity(self, encoder: Module, times: Sequence[int]) -> Iterator[Row]:
-        features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
+        features = pooled_states(encoder, self._task.train, times)
+        targets = _scores(self._task.train)
         readouts = train_linear_readouts(features, targets, self.readout)
-        features, scores = pooled_states(encoder, self._development, times), _scores(self._development)
+        features = pooled_states(encoder, self._development, times)
+        scores = _scores(self._development)
         for t, predicted in zip(times, readouts(features).double().cpu(), strict=True):
             yield {"how": "frozen", "t": t}, {"pearson": readout_correlation(predicted, scores)}
 

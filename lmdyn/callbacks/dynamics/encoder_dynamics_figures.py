@@ -118,7 +118,8 @@ def _transient_lengths(runs: Mapping[str, DataFrame], tau: int) -> Figure:
     longest = max(of["sentence_orbit_length"].max() for of in tables.values())
     bins = np.geomspace(tau / 2, max(longest, tau) + tau / 2, _BINS + 1)
     for i, (label, of) in enumerate(tables.items()):
-        length, censored = of["sentence_orbit_length"], of["sentence_orbit_censored"].gt(0)
+        length = of["sentence_orbit_length"]
+        censored = of["sentence_orbit_censored"].gt(0)
         none = length.eq(0) & ~censored
         heights, _ = np.histogram(length[~none & ~censored], bins)
         told = f"{label}: {none.mean():.0%} without a transient, {censored.mean():.0%} not over"

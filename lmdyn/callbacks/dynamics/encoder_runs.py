@@ -40,7 +40,11 @@ __all__ = ["EncoderRuns", "zero_one_rows"]
 
 _WIDTHS = (10, 20, 40)  # windows of the running mean that determines the end of a transient
 _WIDTH = 20  # the standard
-_TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
+_TOKENS = 10
+_ATTENTION_EVERY = 50
+_PERTURBED_STEPS = 600
+_COMPONENT_STEPS = 1000
+_TRANSVERSE_STEPS = 200
 _LEAST = 100  # values of a 0–1 test
 _ORBIT = (
     "exponent",
@@ -122,7 +126,9 @@ class EncoderRuns:
     numerics: DynamicsNumerics
 
     def __post_init__(self) -> None:
-        f, numerics, sentences = self.f, self.numerics, self.sentences
+        f = self.f
+        numerics = self.numerics
+        sentences = self.sentences
         self.others = {n: f.start(batch) for n, batch in self.texts.items()}
         self.x = self.others.pop(self.length)
         self.maps = {n: f.of(batch) for n, batch in self.texts.items()}
@@ -134,7 +140,10 @@ class EncoderRuns:
         self.long_sentences = min(sentences, self.long.sentences or sentences)
         rank, world_size = rank_and_world_size()
         self.numbers = range(rank, sentences, world_size)
-        self.floor, self.reduced, self.unreduced, self.apart = math.nan, None, "", math.nan
+        self.floor = math.nan
+        self.reduced = None
+        self.unreduced = ""
+        self.apart = math.nan
         if not f.shared:
             return
         if not f.injected:  # otherwise equal tokens diverge by their texts, not by rounding
@@ -184,7 +193,8 @@ class EncoderRuns:
         observables = {"deviation": self._deviation, "dimension": self._dimension}
         path = iterate(maps, x, len(maps), observables).observables
         found = local_lyapunov_exponents(maps, x, 1, len(maps), of.epsilon, seed=of.seed, rows=self.numbers)
-        diverged, exponents = _gathered(found.diverged), _gathered(found.exponents)
+        diverged = _gathered(found.diverged)
+        exponents = _gathered(found.exponents)
         yield from _over_t("deviation", _mean_of_all(_gathered(path["deviation"]), diverged))
         mean = _mean_of_all(exponents, diverged)
         yield from _over_t("local_exponent", mean, term="short")
@@ -242,7 +252,8 @@ class EncoderRuns:
 
     def long_term(self, eager: EncoderMap) -> Iterator[Row]:
         """Yield λ over the long run, transients, kinds, attractors; for a sample also λ on the full map."""
-        tau, x = self.long.tau, self.x[: self._mine(self.long_sentences)]
+        tau = self.long.tau
+        x = self.x[: self._mine(self.long_sentences)]
         mine = self._long_run(x, tau, self.long.steps, reduced=self.reduced, end_recurrent=True)
         run = _everyone(mine)
         exponents, diverged = run.exponents, run.diverged
@@ -345,7 +356,9 @@ class EncoderRuns:
             values = {name: float(of[i]) for name, of in every.items()}
             kept = {n: v for n, v in values.items() if n not in _PARTIAL or v == v}
             yield {"kind": kind, "sentence": i}, {f"sentence_orbit_{n}": v for n, v in kept.items()}
-        exponent, apart, chaotic = every["exponent"], every["transverse_exponent"], every["chaotic_exponent"]
+        exponent = every["exponent"]
+        apart = every["transverse_exponent"]
+        chaotic = every["chaotic_exponent"]
         # λ of the full map: for equal tokens the larger of λ within these states and λ⊥
         full = torch.where(apart.isnan(), exponent, torch.maximum(exponent, apart))
         steps = float(self.long.steps)
@@ -370,7 +383,8 @@ class EncoderRuns:
 
     def _checked(self, eager: EncoderMap) -> Iterator[Row]:
         """Iterate a sample of sentences also on the full map, with differences between their tokens."""
-        x, tau = self.x[: self._mine(self.long.check)], self.long.tau
+        x = self.x[: self._mine(self.long.check)]
+        tau = self.long.tau
         there, full = (
             self._long_run(x, tau, self.long.check_steps, reduced=reduced) for reduced in (self.reduced, None)
         )
@@ -399,7 +413,8 @@ class EncoderRuns:
     ) -> Float[Tensor, "windows some"]:
         """Return λ⊥ of each window along trajectories of equal tokens, without those in which a difference aligns."""
         tau = self.long.tau
-        steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
+        steps = max(tau, _TRANSVERSE_STEPS // tau * tau)
+        skipped = -(-self.long.skipped // tau)
         return transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
 
     # ---------------------------------------------------------------- the first sentence

@@ -248,7 +248,8 @@ class Handwriting(Observer):
                 self.name,
                 f"at step {step}: each t is a layer of this model: lmdyn leaves out windows beyond t = {times - 1}",
             )
-        starts, longest = min(self.starts, times), min(self.lengths, times)
+        starts = min(self.starts, times)
+        longest = min(self.lengths, times)
         with exact_products():
             train, development = (self._sums(f, part, times, device, step) for part in _PARTS)
             numbers = torch.stack([train.counts[:, 0], development.counts[:, 0]])

@@ -35,7 +35,8 @@ def _maps(runs: Mapping[str, DataFrame]) -> Figure:
     values = values[values > 0]
     scale = LogNorm(min(values.min(), 0.9), max(1.0, np.quantile(values, 0.95)))
     for ax, table, (label, rows) in zip(panels, tables, runs.items(), strict=True):
-        x, y = table.columns.to_numpy(int), table.index.to_numpy(int)
+        x = table.columns.to_numpy(int)
+        y = table.index.to_numpy(int)
         image = ax.pcolormesh(x, y, table.to_numpy(), norm=scale, cmap="viridis", rasterized=True)
         best = (select(rows, quantity=f"best_{name}") for name in ("start", "length", "nmse"))
         start, length, nmse = (of["value"].mean() for of in best)  # NaN if there is none

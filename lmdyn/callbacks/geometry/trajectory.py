@@ -148,7 +148,8 @@ class Trajectory(StreamingObserver):
                 f"{self.name}: an annotated layer of the probe set is called {_WORD!r}, a name that lmdyn reserves for "
                 "groups by word: rename the layer in `label_names` and in the batches"
             )
-        known, tokenizer = self.probe_set.label_names, self.run.tokenizer
+        known = self.probe_set.label_names
+        tokenizer = self.run.tokenizer
         self.special = torch.tensor([] if tokenizer is None else tokenizer.all_special_ids, dtype=torch.int64)
         self.coarse = layers[0] if layers else ""
         self.coarse_names = [*known.get(self.coarse, ()), ""]  # the last one is none
@@ -308,6 +309,7 @@ def _means(grouping: _Grouping, found: GroupVectors) -> DataFrame:
     means = grouping.cells.groups(found).means
     n, d = means.shape
     names, parents = (np.array(v, dtype=object).repeat(d) for v in (grouping.names, grouping.parents))
-    dimension, values = np.tile(np.arange(d), n), means.flatten().numpy()
+    dimension = np.tile(np.arange(d), n)
+    values = means.flatten().numpy()
     of_groups = {"group": names, "parent": parents, "dimension": dimension, "value": values}
     return DataFrame({"quantity": "mean", "by": grouping.by, **of_groups})

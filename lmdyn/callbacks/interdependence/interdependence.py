@@ -335,7 +335,8 @@ class Interdependence(Observer):
 
     def _decomposition(self, module: nn.Module, stack: ExitStack) -> _Backend:
         """Return the sites, and a function to DI of a batch by the contextual decomposition of an LSTM."""
-        longest, device = self.pairs.batches[0].ids[:1], device_of(module)
+        longest = self.pairs.batches[0].ids[:1]
+        device = device_of(module)
         embedding, lstm, decoder = self._lstm.checked(module, longest, self.name, self.forward)
 
         def read(batch: TokenBatch) -> dict[str, tuple[Tensor, Tensor]]:
@@ -358,7 +359,8 @@ class Interdependence(Observer):
 
     def _interaction(self, module: nn.Module, stack: ExitStack) -> _Backend:
         """Return the spaces, and a function to the Shapley interactions of a batch and their standard errors."""
-        device, longest = device_of(module), self.pairs.batches[0].ids
+        device = device_of(module)
+        longest = self.pairs.batches[0].ids
         hidden, embedding = (self._found.get(name, self.arguments[name]) for name in ("hidden", "embedding"))
         forward = stack.enter_context(self._absent.opened(module, hidden, embedding))
         reading = reading_of(forward, longest.to(device))
@@ -394,7 +396,9 @@ class Interdependence(Observer):
         for the first and the last one those of all spaces, and those by class and by syntactic distance, except for
         numbers of pairs, and for correlations over known words at single distances.
         """
-        rows, quantity, site = observations, observations["quantity"], observations["site"]
+        rows = observations
+        quantity = observations["quantity"]
+        site = observations["site"]
         of_space = (
             site.eq("hidden") if site.eq("hidden").any() else site.eq(site.iloc[0] if len(rows) else "")
         )
@@ -408,7 +412,8 @@ class Interdependence(Observer):
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Draw figures 3 and 4 of the publication, and the standard figure, DI over training."""
-        rows, di = select(observations, quantity=["di", "di_low", "di_high"]), cls.recorded[0]
+        rows = select(observations, quantity=["di", "di_low", "di_high"])
+        di = cls.recorded[0]
         by_distance = replace(di, panel="by_distance", over="distance", lines="run" if "run" in rows else "")
         of_trees = rows[rows["syntactic"].notna()]
         of_trees = of_trees.assign(

@@ -186,7 +186,8 @@ class ScaffoldRule(Observer):
     ) -> dict[tuple[str, str, int | None], Tensor]:
         """Return each quantity of each instance of a batch."""
         k = self._language["length"]
-        layers, before = lstm_layers(lstm), embedding(ids[:, : self.context])
+        layers = lstm_layers(lstm)
+        before = embedding(ids[:, : self.context])
         state = initial_state(layers, before, None)
         if self.context:  # never in focus
             _, state = run_layers(layers, before, state)

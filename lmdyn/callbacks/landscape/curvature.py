@@ -114,7 +114,8 @@ class Curvature(Observer):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report the memory of Lanczos' vectors."""
         trained = _trained(module).values()
-        size, largest = sum(p.numel() for p in trained), max(p.element_size() for p in trained)
+        size = sum(p.numel() for p in trained)
+        largest = max(p.element_size() for p in trained)
         if self.eigenvalues:
             vectors = max(2 * self.eigenvalues + 1, 20) + 4
             yield Cost(

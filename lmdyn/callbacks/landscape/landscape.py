@@ -214,7 +214,8 @@ class Landscape(Observer):
 
     def _sums(self, module: Module, point: Point) -> tuple[Array, Array]:
         """Return the sums of token losses and the numbers of tokens by block, over all ranks, at a point."""
-        blocks, means = SentenceBlocks(self.run.tokenizer, self.seed), GroupedMeans(BLOCKS, skip_nan=False)
+        blocks = SentenceBlocks(self.run.tokenizer, self.seed)
+        means = GroupedMeans(BLOCKS, skip_nan=False)
 
         def update(seen: ObservedBatch) -> None:
             block = blocks.of(seen)
@@ -227,7 +228,8 @@ class Landscape(Observer):
             watch = Watch(SimpleNamespace(update=update))
             probe_pass(module, self.probe_set, [watch], forward=self.forward)
         means.reduce()
-        sums, tokens = means.sum("loss").numpy(), means.count("loss").numpy()
+        sums = means.sum("loss").numpy()
+        tokens = means.count("loss").numpy()
         if not tokens.sum():
             raise ValueError(f"{self.name}: the probe set has no label other than -100: use text with labels")
         return sums, tokens

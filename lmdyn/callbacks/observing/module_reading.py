@@ -120,7 +120,8 @@ def read_module(
 
 def _report_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str) -> None:
     """Warn of labels on padding, and of padding without a mask."""
-    pad, decodes = _pad_id(module, tokenizer), is_encoder_decoder(module)
+    pad = _pad_id(module, tokenizer)
+    decodes = is_encoder_decoder(module)
     labels = on_padding = rows = padded = 0
     for _, batch in probe.given():
         ids, padding = text_of(batch), padding_mask(batch, decodes)
@@ -133,7 +134,8 @@ def _report_padding(module: Module, probe: ProbeSet, tokenizer: Any, whose: str)
                 (ids[:, side] == pad).all(1) & (of_text[:, side] != IGNORED).any(1)
                 for side in (slice(2), slice(-2, None))
             )
-            rows, padded = rows + len(ids), padded + int((begins | ends).sum())
+            rows = rows + len(ids)
+            padded = padded + int((begins | ends).sum())
     if on_padding:
         warn(
             whose,

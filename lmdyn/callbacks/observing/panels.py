@@ -208,7 +208,8 @@ def _draw_bands(ax: Axes, finite: DataFrame, facet: _Facet, looks: Mapping[Any, 
             both = low[name][steps].to_numpy(), high[name].reindex(steps).to_numpy()
         elif name in error:
             steps = error[name].dropna().index
-            mean, width = middle[name].reindex(steps), 2 * error[name][steps]
+            mean = middle[name].reindex(steps)
+            width = 2 * error[name][steps]
             both = (mean - width).to_numpy(), (mean + width).to_numpy()
         else:
             continue
@@ -230,7 +231,9 @@ def _floors(finite: DataFrame, of: Quantity, place: Mapping[str, Any]) -> list[D
 
 
 def _scale(ax: Axes, quantity: Quantity, values: "pd.Series[float]") -> None:
-    magnitudes, low, high = values[values != 0].abs(), quantity.low, quantity.high
+    magnitudes = values[values != 0].abs()
+    low = quantity.low
+    high = quantity.high
     bounded = low is not None and high is not None
     if not bounded and magnitudes.max() > _WIDE * magnitudes.median():
         if values.min() > 0:

@@ -158,7 +158,9 @@ class ProbeSet:
         self.max_tokens = max_tokens
         limited: int | None = None
         if max_tokens is not None and offers(loader, Limitable):
-            loader, self.max_tokens, limited = loader.limit(max_tokens), None, max_tokens
+            loader = loader.limit(max_tokens)
+            self.max_tokens = None
+            limited = max_tokens
         self.loader = loader
         self.label_names: Mapping[str, Sequence[str]] = (
             loader.label_names if offers(loader, HasLabelNames) else {}

@@ -169,7 +169,9 @@ class Checkpoints(Reference):
     ) -> None:
         if "{}" not in path:
             raise ValueError(f"path of Checkpoints is {path!r}: expected {{}} in place of each name")
-        self.path, self.names, self._others = path, names, (module, forward, step)
+        self.path = path
+        self.names = names
+        self._others = (module, forward, step)
 
     def named(self, name: str) -> dict[str, Reference]:
         """Return a reference for each of the names."""

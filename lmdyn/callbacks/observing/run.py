@@ -149,7 +149,8 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
                 f"{'another `split:` or ' if chosen else ''}a `probe:` to the observer"
             )
         (hook,) = members(PARTS[split])
-        loader, source = getattr(data, hook)(), f" from {type(data).__name__}.{hook}()"
+        loader = getattr(data, hook)()
+        source = f" from {type(data).__name__}.{hook}()"
         several = isinstance(loader, list | tuple)
     else:
         loader, source = data, ""

@@ -67,7 +67,9 @@ class StreamingObserver(Observer, ABC):
         sites: Any = None
         attention_sites: Any = None
     else:
-        gradients, sites, attention_sites = False, MappingProxyType({}), MappingProxyType({})
+        gradients = False
+        sites = MappingProxyType({})
+        attention_sites = MappingProxyType({})
     """Whether it reads :attr:`ObservedBatch.gradients`; which modules."""
 
     in_step = True

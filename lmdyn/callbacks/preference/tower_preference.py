@@ -211,7 +211,8 @@ class TowerPreference(Observer):
         """Determine the training split and the words to observe."""
         tokenizer = self.run.required_tokenizer(self.name)
         self._training_part = TrainingPart(self, self.batch_rows)
-        own, objective = objective_of(self.run.datamodule), objective_of(self.data)
+        own = objective_of(self.run.datamodule)
+        objective = objective_of(self.data)
         if self.probe is not None and own is not None and own != objective:
             raise ValueError(
                 f"{self.name}: the model is trained for the objective {own!r}, but the probe is for {objective!r}: "
@@ -240,7 +241,8 @@ class TowerPreference(Observer):
             for batch in self.probe_set.batches() if names else ():
                 if "target_upos" not in batch:
                     return None
-                labels, tags = batch["labels"].cpu(), batch["target_upos"].cpu()
+                labels = batch["labels"].cpu()
+                tags = batch["target_upos"].cpu()
                 known = (labels >= 0) & (labels < size) & (tags >= 0)
                 counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
             if not names:

@@ -195,7 +195,9 @@ class WordClusters(Observer):
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
         """Report the memory of embeddings and components of the words."""
-        words, width, components = len(self._ids), self._weight(module).shape[1], self.clustering.components
+        words = len(self._ids)
+        width = self._weight(module).shape[1]
+        components = self.clustering.components
         yield Cost(
             f"embeddings of {words:,} words, {width} numbers each, and their {components} components, in float64",
             8 * words * (2 * width + 4 * components),

@@ -165,7 +165,8 @@ class DiagnosticProbe(Observer):
         keys = list(self._keys.values())
         train, test = (count_labels(part, keys) for part in (self._train_set, self.probe_set))
         for key in keys:
-            learnt, tested = int((train[key] > 0).sum()), int(test[key].sum())
+            learnt = int((train[key] > 0).sum())
+            tested = int(test[key].sum())
             if learnt < 2 or not tested:
                 yield expected(
                     f"two labels of {key!r} or more in the train split, and labels in the {self.split} split",

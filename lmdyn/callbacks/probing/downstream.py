@@ -305,7 +305,8 @@ class Downstream(Observer):
         """Yield the numbers of each task, and the averages of those of sentences except WNLI."""
         averaged: dict[str, tuple[float, float, float]] = {}
         for name, task in self.chosen.items():
-            score, error = self._score(name, found[name]["metrics"]), found[name]["error"]
+            score = self._score(name, found[name]["metrics"])
+            error = found[name]["error"]
             baseline = self._score(name, _baseline(task))
             yield {"task": name}, {"score": score, "score_error": error, "baseline": baseline}
             for part, values in found[name]["metrics"].items():
@@ -344,7 +345,8 @@ class _Answers:
         elif self._task.kind == "regression":
             metrics = regression_metrics(self._values[some], self._truth[some])
         else:
-            predicted, labels = self._values[some].long(), self._truth[some].long()
+            predicted = self._values[some].long()
+            labels = self._truth[some].long()
             metrics = classification_metrics(predicted, labels, self._task.num_labels)
         return metrics if self._finite else dict.fromkeys(metrics, math.nan)
 

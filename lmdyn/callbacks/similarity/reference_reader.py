@@ -93,7 +93,8 @@ def reader_of(
             f"{observer.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
             "Compare with a Checkpoint, or replay the observer after training"
         )
-    own, sites = observer.paths("sites"), observer.arguments["reference_sites"]
+    own = observer.paths("sites")
+    sites = observer.arguments["reference_sites"]
     read = {n: p for n, p in own.items() if has_module(other, p)} if sites is None else dict(sites)
     if not read and sites is None and not isinstance(observer.sites, Mapping):
         whose = f"{observer.name}: reference {name!r}"

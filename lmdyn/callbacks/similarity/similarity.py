@@ -75,7 +75,8 @@ def _quantities() -> Iterator[Quantity]:
     for name, of in _RANKS.items():
         yield Quantity(name, f"Number of directions of {of} in svcca.", "count", low=1.0, panel="rank", **at)
     for name, what in _ATTENTION.items():
-        of_heads, shannon = name.count("_") > 2, name.endswith("shannon")
+        of_heads = name.count("_") > 2
+        shannon = name.endswith("shannon")
         unit, most, panel = (
             ("bits", 1.0, "attention_heads") if of_heads else ("nats", math.log(2), "attention")
         )
@@ -192,7 +193,8 @@ class Similarity(StreamingObserver):
         widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         yield from self._foresee_tokens(sorted(widths.values())[-2:])
         others = [r for r in self.compared.values() if not isinstance(r, Itself)]
-        models, itself = sum(r.number(self.run) for r in others), len(self.compared) - len(others)
+        models = sum(r.number(self.run) for r in others)
+        itself = len(self.compared) - len(others)
         if others:
             held = sum(r.number(self.run) * parameter_bytes(r.example(module)) for r in others)
             yield Cost(f"{models} models to compare with", held, "choose fewer steps, `Earlier: {at: […]}`")
@@ -250,7 +252,8 @@ class Similarity(StreamingObserver):
         block = None if self._blocks == 1 else sums["sentences"].of(seen) * self._blocks // BLOCKS
         blocks = None if block is None else block[mask]
         for reader in self._readers:
-            of, (activations, attentions) = f"reference {reader.name!r}", reader.read(seen)
+            of = f"reference {reader.name!r}"
+            (activations, attentions) = reader.read(seen)
             theirs = own if reader.itself else _rows(activations, mask, of)
             pairs = self.pairs or reader.pairs(list(own), list(theirs))
             if reader.itself and not pairs and not self.paths("attention_sites"):
@@ -285,7 +288,8 @@ class Similarity(StreamingObserver):
         values: dict[tuple[str, ...], dict[str, float | str]] = {pair: {} for pair in samples}
         for (reference, *sites), covariances in sums.of("covariances"):
             for i, j in combinations(range(len(sites)), 2):
-                pair, parts = (reference, sites[i], sites[j]), covariances.between(i, j)
+                pair = (reference, sites[i], sites[j])
+                parts = covariances.between(i, j)
                 values[pair] = block_similarity(
                     parts,
                     self._streaming,

@@ -52,7 +52,8 @@ def similarity_maps(
         if known is None or known.panel in ("", "rank"):
             continue
         rows = observations[observations["quantity"].eq(measure)]
-        layers, past = select(rows, kind="Itself"), select(rows, kind="Earlier")
+        layers = select(rows, kind="Itself")
+        past = select(rows, kind="Earlier")
         names: list[Any] = list(dict.fromkeys([*layers["site"], *layers["reference_site"]]))
         if len(names) > 2:
             steps = fig.spread_out(sorted(layers["step"].unique()), _STEPS)
@@ -76,7 +77,8 @@ def _square(rows: pd.DataFrame, ours: str, theirs: str, names: list[Any], measur
 def _draw(maps: Mapping[str, pd.DataFrame], measure: str, what: str) -> Figure:
     panels = fig.new_panels(len(maps), 3.4, 3.4, most=_STEPS, margin=(1.2, 0))
     values = np.stack([table.to_numpy(dtype=float) for table in maps.values()])
-    low, high = np.nanmin(values, initial=0.0), np.nanmax(values, initial=1e-12)
+    low = np.nanmin(values, initial=0.0)
+    high = np.nanmax(values, initial=1e-12)
     for ax, (title, table), of in zip(panels, maps.items(), values, strict=True):
         image = fig.show_image(ax, of, cmap="viridis", vmin=low, vmax=high)
         ticks = range(0, len(table), -(-len(table) // _MOST_NAMES))

@@ -144,7 +144,8 @@ def settle_loops(trainer: L.Trainer, loops: State) -> None:
         loops: the entry ``loops.fit_loop`` of the checkpoint; modified in place.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
-    epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    epoch = loops["epoch_progress"]
+    batches = loops["epoch_loop.batch_progress"]
     within = epoch["current"]["processed"] < epoch["current"]["started"]
     if within or batches["current"]["ready"] == 0:
         return

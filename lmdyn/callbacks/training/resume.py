@@ -119,7 +119,8 @@ class RunState(UpdateCount):
             write_out(trainer.loggers)
             self._saved = False
         if self._restored is not None:
-            ranks, (rank, world_size) = self._restored["ranks"], rank_and_world_size()
+            ranks = self._restored["ranks"]
+            (rank, world_size) = rank_and_world_size()
             self._restored = None
             _set_random_state(ranks[rank % len(ranks)]["random"])
             if ranks[0]["module"] is not None:

@@ -145,7 +145,8 @@ def _same_run(folder: Path, checkpoint: Path | None) -> bool:
     """Return whether a checkpoint belongs to the run in a folder; of a copy elsewhere, it may not be known."""
     if checkpoint is None:
         return False
-    around, recorded = checkpoint.parent.parent, _recorded_folder(checkpoint)
+    around = checkpoint.parent.parent
+    recorded = _recorded_folder(checkpoint)
     if recorded is None:
         return folder.resolve() == around.resolve() or not holds_observations(around)
     if folder.resolve() in (around.resolve(), recorded.resolve()):

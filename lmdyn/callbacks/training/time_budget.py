@@ -163,7 +163,8 @@ class TimeBudget(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved time; the clock starts at the first batch."""
-        self._before, self._began = float(state_dict["seconds"]), None
+        self._before = float(state_dict["seconds"])
+        self._began = None
         self._rates = state_dict["rates"]
         self._saved_budget = state_dict["budget"]
 

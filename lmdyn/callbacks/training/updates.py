@@ -35,7 +35,8 @@ class UpdateCount(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Count the update of the previous batch."""
-        self._updates, self._steps = self.updates(trainer), trainer.global_step
+        self._updates = self.updates(trainer)
+        self._steps = trainer.global_step
         set_logged_step(trainer, self._updates)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: State) -> None:

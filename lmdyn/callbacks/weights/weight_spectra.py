@@ -154,7 +154,8 @@ class WeightSpectra(Observer):
     def check_module(self, module: Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
         found = find_matrices(module)
-        sharded, parts = is_sharded(module), [*module.parameters(), *module.modules()]
+        sharded = is_sharded(module)
+        parts = [*module.parameters(), *module.modules()]
         if any(hasattr(x, "ds_id") for x in parts) or (
             sharded and not any(hasattr(x, "full_tensor") or hasattr(x, "unshard") for x in parts)
         ):
@@ -235,7 +236,8 @@ class WeightSpectra(Observer):
             if reference.copies and is_sharded(module):
                 continue
             for which, other in reference.modules(module, self.run, step).items():
-                theirs, label = counterparts(matrices, other), f"{name} {which}".strip()
+                theirs = counterparts(matrices, other)
+                label = f"{name} {which}".strip()
                 for m in matrices:
                     if m.name in theirs:
                         both = (m.parameter, theirs[m.name])
@@ -256,7 +258,8 @@ class WeightSpectra(Observer):
         self, group: Sequence[WeightMatrix], kind: str, tensors: Sequence[Tensor]
     ) -> Iterator[Row]:
         values = [matrix.shaped(tensor) for matrix, tensor in zip(group, tensors, strict=True)]
-        found, places = matrix_spectrum(torch.cat(values) if len(values) > 1 else values[0]), count()
+        found = matrix_spectrum(torch.cat(values) if len(values) > 1 else values[0])
+        places = count()
         for matrix, own in zip(group, values, strict=True):
             labels = {"site": matrix.site, "matrix": kind}
             for index in range(matrix.stacked):
@@ -272,7 +275,8 @@ class WeightSpectra(Observer):
 
     def _rows(self, spectrum: MatrixSpectrum, place: int, labels: Mapping[str, Any]) -> Iterator[Row]:
         """Yield the values of one matrix of a batch; products of heads have none of their entries."""
-        numbers, largest = spectrum.numbers(place), spectrum.singular_values[place].tolist()
+        numbers = spectrum.numbers(place)
+        largest = spectrum.singular_values[place].tolist()
         if "head" in labels:
             del numbers["gini"], numbers["hoyer"]
         yield labels, _defined(numbers, broken=math.isnan(largest[0]))

@@ -116,7 +116,8 @@ class LearningCurves(StreamingObserver):
         for by, names in self.groupings.items():
             means = sums[by]
             for quantity in means.names:
-                mean, count = means.mean(quantity), means.count(quantity)
+                mean = means.mean(quantity)
+                count = means.count(quantity)
                 for i in (count > 0).nonzero()[:, 0].tolist():
                     values = {quantity: float(mean[i])}
                     if by == "" and quantity == "loss":

@@ -220,7 +220,8 @@ class NgramDivergence(StreamingObserver):
 
     def rows(self, sums: Sums) -> Iterator[Row]:
         """Yield means and correlations over positions, and the losses on drawn texts."""
-        scores, model = sums["positions"].scores, sums["positions"].model
+        scores = sums["positions"].scores
+        model = sums["positions"].model
         for (n, smoothing), (kl, cross, word) in scores.items():
             kept = ~np.isnan(word)
             place = {"smoothing": smoothing, "order": n}

@@ -79,7 +79,8 @@ class ScoredTexts(Observer):
 
     def unscored(self, encoded: EncodedTexts, where: Callable[[Any], str]) -> Iterator[Foreseen]:
         """Report texts that are longer than the model can read, or have no piece to predict, with their place."""
-        lengths, context = np.array(encoded.lengths), encoded.context
+        lengths = np.array(encoded.lengths)
+        context = encoded.context
         if context is not None and (lengths > context).any():
             yield expected(
                 f"texts of at most {context} tokens, the positions of the model",

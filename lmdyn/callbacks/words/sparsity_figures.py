@@ -101,7 +101,8 @@ def _scatter(
         ("open", "open class"),
         ("closed", "closed class"),
     ):
-        one, color = select(rows, pos_class=pos_class), _CLASS_COLORS[pos_class]
+        one = select(rows, pos_class=pos_class)
+        color = _CLASS_COLORS[pos_class]
         if len(one):
             label = f"{label} (n = {len(one):,})"
             axes.scatter(one["frequency"], one["value"], s=9, color=color, label=label, lw=0, alpha=0.8)

@@ -183,7 +183,8 @@ class Surprisals(StreamingObserver):
         self._codes = torch.tensor(codes, dtype=torch.int64)
         self._numbers = torch.tensor([number[spelled[code]] for code in codes], dtype=torch.int64)
         self._last = torch.tensor([last[word] for word in self.chosen], dtype=torch.int64)
-        begin, inside = int(self.table.begins.sum()), int(self.table.continues.sum())
+        begin = int(self.table.begins.sum())
+        inside = int(self.table.continues.sum())
         pieces = f"{begin} of {len(self.table.begins)} tokens begin a word, {inside} tokens continue a word"
         report(self.name, f"{len(self.chosen)} words; {pieces}")
 

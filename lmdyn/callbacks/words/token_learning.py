@@ -341,7 +341,8 @@ def _rows(means: Mapping[str, GroupedMeans], names: Mapping[str, Sequence[str]])
         sums.reduce()
         for quantity, counted in zip(_QUANTITIES, ("words", "masked_words"), strict=True):
             if quantity in sums.names:
-                mean, count = sums.mean(quantity), sums.count(quantity)
+                mean = sums.mean(quantity)
+                count = sums.count(quantity)
                 for i in (count > 0).nonzero()[:, 0].tolist():
                     yield (
                         {"by": by, "group": names[by][i]},

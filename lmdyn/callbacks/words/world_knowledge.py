@@ -170,7 +170,8 @@ class WorldKnowledge(Observer):
 
     def _rows(self, asked: pd.DataFrame) -> Iterator[Row | pd.DataFrame]:
         """Yield numbers of facts, means over facts and over relations, and the answer to each question."""
-        names, kinds = self.probe_set.label_names, self._facts.relation_kinds
+        names = self.probe_set.label_names
+        kinds = self._facts.relation_kinds
         # means are in the order of the names
         relations = pd.Series(pd.Categorical.from_codes(asked["relation"], pd.Index(names["relation"])))
 

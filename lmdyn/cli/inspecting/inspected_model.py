@@ -138,7 +138,8 @@ def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None
     with suppress(FileNotFoundError):
         checkpoint = checkpoint or newest_checkpoint(str(path))
     if checkpoint is not None:
-        weights, state = f"of {checkpoint}", read_checkpoint(checkpoint)
+        weights = f"of {checkpoint}"
+        state = read_checkpoint(checkpoint)
         complete_model(configuration, state)
     module, observers, model = _configured(configuration, arguments)
     if isinstance(module, L.LightningModule) and checkpoint is not None and state is not None:
@@ -183,11 +184,15 @@ def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> 
     architecture = (getattr(config, "architectures", None) or ["model without a name"])[0]
     place = None if path is None else folder
     if objective_of(architecture) is None and getattr(config, "is_encoder_decoder", False):
-        module, entry, place = load_model(AutoModelForSeq2SeqLM, folder, name), None, folder
+        module = load_model(AutoModelForSeq2SeqLM, folder, name)
+        entry = None
+        place = folder
     else:
         located = {"class_path": PRETRAINED, "init_args": {"name": name if place is None else str(place)}}
         entries, made = instantiate({"model": located}, arguments)
-        module, entry, folder = made["model"], entries["model"], made["model"].folder
+        module = made["model"]
+        entry = entries["model"]
+        folder = made["model"].folder
     tokenizer = None
     if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
         tokenizer = read_tokenizer(folder)

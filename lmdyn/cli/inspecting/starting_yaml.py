@@ -98,7 +98,8 @@ def refusal(found: Inspection) -> str | None:
             return "the folder of the weights has no tokenizer: save the tokenizer there (tokenizer.save_pretrained)"
         return None if subject.model is not None else f"{why}: {wrap}"
     module = subject.module
-    name, data = type(module).__name__, type(found.data.data).__name__
+    name = type(module).__name__
+    data = type(found.data.data).__name__
     if not isinstance(module, L.LightningModule):
         wrap = "wrap the module in a LightningModule (examples/nanogpt.py), and inspect the result"
         return f"fit trains LightningModules, but {name} is a plain nn.Module: {wrap}"

@@ -146,7 +146,8 @@ def picture(figure: Figure, base: Path, name: str) -> str:
             save = partial(figure.savefig, format=kind, dpi=_DPI, **how)
             write_file(file, save, lasting=False)
         figure.clear()  # otherwise it stays in memory until garbage collection
-    title, links = name.replace("_", " "), {kind.upper(): file for kind, file in files.items()}
+    title = name.replace("_", " ")
+    links = {kind.upper(): file for kind, file in files.items()}
     encoded = base64.b64encode(files["png"].read_bytes()).decode()
     return part("image", files["png"], title, encoded, links)
 

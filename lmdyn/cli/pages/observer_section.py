@@ -158,7 +158,8 @@ class ObserverSection:
     def make(self) -> DrawnSection:
         """Write its files, and return its part of the page."""
         made = DrawnSection(self.drawn.steps[-1], anchor=self.base.name)
-        settings, steps = self.drawn.store.about()["settings"], self.drawn.existing
+        settings = self.drawn.store.about()["settings"]
+        steps = self.drawn.existing
         with np.errstate(over="ignore", invalid="ignore"):  # of infinite values and the largest numbers
             body = [*_survived(f"section of {self.base.name}", partial(self._body, settings, made))]
         pa.default_memory_pool().release_unused()  # otherwise it keeps the size of the largest observer's data

@@ -24,7 +24,9 @@ class Downloads:
     def __init__(
         self, paths: HubCheckpoints, cached: Callable[[str, str | None], Path | None], cache: Path
     ) -> None:
-        self._paths, self._cached, self._cache = paths, cached, cache
+        self._paths = paths
+        self._cached = cached
+        self._cache = cache
         self._held: set[int] = set()
 
     def __getitem__(self, step: int) -> Path:

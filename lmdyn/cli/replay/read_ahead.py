@@ -50,7 +50,10 @@ class ReadAhead:
         known: Callable[[int], bool],
         held: tuple[int, dict[str, Any]] | None = None,
     ) -> None:
-        self._paths, self._fits, self._known, self._held = paths, fits, known, held
+        self._paths = paths
+        self._fits = fits
+        self._known = known
+        self._held = held
         self.done = paths.done if isinstance(paths, Downloads) else lambda step: None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._begun: dict[int, Future[tuple[Path, ReadCheckpoint | None]]] = {}

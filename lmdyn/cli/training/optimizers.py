@@ -31,7 +31,8 @@ def change_optimizers(
     Raises:
         ValueError: if optimizers or schedules differ from those whose states the checkpoint contains.
     """
-    before, after = optimizers_and_schedulers(there), optimizers_and_schedulers(here)
+    before = optimizers_and_schedulers(there)
+    after = optimizers_and_schedulers(here)
     kinds, wanted = ([type(x).__name__ for part in parts for x in part] for parts in (before, after))
     if kinds != wanted:
         raise ValueError(
@@ -67,7 +68,9 @@ def _change_group(
         state[key] = new[key]
     # a scheduler has already changed ``lr`` itself, e.g. to 0 in a warmup
     key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
-    was, first, now = float(state["lr"]), float(old[key]), float(new[key])
+    was = float(state["lr"])
+    first = float(old[key])
+    now = float(new[key])
     if first != now:
         state["lr"] = was * _ratio(first, now)
         lines.append(f"group {number}: learning rate {was:g} -> {state['lr']:g}")

@@ -210,7 +210,8 @@ class Preflight(L.Callback):
         Raises:
             ForeseenError: if a schedule has no step, checkpoints are not made, or memory or disk do not suffice.
         """
-        callbacks, device = callbacks_of(trainer), device_of(pl_module)
+        callbacks = callbacks_of(trainer)
+        device = device_of(pl_module)
         for observer in (c for c in callbacks if isinstance(c, Observer)):
             observer.ensure_bound(pl_module)
         plan = Plan.of(trainer, trainer.fit_loop.max_batches, updates(trainer))

@@ -43,7 +43,8 @@ class ProgressLines(L.Callback):
         if now < self._due or not trainer.is_global_zero:
             return
         before, step_before = self._last
-        step, total = updates(trainer), Plan.of(trainer, trainer.num_training_batches).updates
+        step = updates(trainer)
+        total = Plan.of(trainer, trainer.num_training_batches).updates
         speed = (step - step_before) / (now - before)
         self._last, self._due = (now, step), now + self.every
         shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}

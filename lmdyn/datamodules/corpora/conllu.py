@@ -11,7 +11,13 @@ from lmdyn.datamodules.corpora.sentence import Document, Sentence, grouped
 from lmdyn.datamodules.files.text_files import read_lines, shown
 
 _FIELDS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
-_ID, _FORM, _UPOS, _XPOS, _HEAD, _DEPREL, _MISC = 0, 1, 3, 4, 6, 7, 9
+_ID = 0
+_FORM = 1
+_UPOS = 3
+_XPOS = 4
+_HEAD = 6
+_DEPREL = 7
+_MISC = 9
 _ID_FORMAT = re.compile(r"[0-9]{1,9}(-[0-9]{1,9}|\.[0-9]{1,9})?")  # word, multiword range or empty node
 _SPACE = re.compile(r"SpaceAfter=No|SpacesAfter=")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)")
@@ -45,7 +51,9 @@ def _sentences(path: Path, lowercase: bool) -> Iterator[tuple[int, str, Sentence
     for number, block in enumerate(read_blocks(path, len(_FIELDS.split())), start=1):
         said = _metadata(block)
         if "newdoc id" in said or "newdoc" in said:
-            begun, name, first = number, said.get("newdoc id") or f"{path.stem}-{number}", True
+            begun = number
+            name = said.get("newdoc id") or f"{path.stem}-{number}"
+            first = True
         if first:
             after = ""
         elif "newpar id" in said or "newpar" in said:

@@ -79,7 +79,8 @@ def _sentences(path: Path, lowercase: bool) -> Iterator[tuple[int, str, Sentence
     for number, block in enumerate(read_blocks(path, 7, comment=_COMMENT), start=1):
         for _, comment in block.comments:
             if newdoc := _NEWDOC.match(comment):
-                begun, name = number, newdoc[1].strip() or f"{path.stem}-{number}"
+                begun = number
+                name = newdoc[1].strip() or f"{path.stem}-{number}"
         if block.rows:
             tags = block.column(3)
             coarse = tags and tuple(tag and SEMTAG_COARSE.get(tag, UNKNOWN_SEMTAG) for tag in tags)

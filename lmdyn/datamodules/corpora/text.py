@@ -241,11 +241,18 @@ class TextCorpus(Corpus):
                 )
             if dataset is None:
                 _check_only_train(self.paths)
-        self.dataset, self.text_column, self.layout = dataset, text_column, layout
+        self.dataset = dataset
+        self.text_column = text_column
+        self.layout = layout
         self._by_line = layout == "paragraphs"
-        self._lowercase, self._headings, self._split_sentences = lowercase, headings, split_sentences
-        self.drop_rare_sentences, self.shuffle_sentences = drop_rare_sentences, shuffle_sentences
-        self.longest_articles, self.cut_articles, self.tagger = longest_articles, cut_articles, tagger
+        self._lowercase = lowercase
+        self._headings = headings
+        self._split_sentences = split_sentences
+        self.drop_rare_sentences = drop_rare_sentences
+        self.shuffle_sentences = shuffle_sentences
+        self.longest_articles = longest_articles
+        self.cut_articles = cut_articles
+        self.tagger = tagger
         self.drawn_articles = drawn_articles
 
     def forget(self) -> None:

@@ -135,7 +135,8 @@ def subword_tokenizer(
     backend.normalizer, backend.pre_tokenizer = _LOWER, split
     backend.decoder = decoders.Metaspace() if unigram else decoders.WordPiece()
     backend.add_special_tokens(special)
-    cls, sep = backend.token_to_id("[CLS]"), backend.token_to_id("[SEP]")
+    cls = backend.token_to_id("[CLS]")
+    sep = backend.token_to_id("[SEP]")
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",

@@ -163,7 +163,8 @@ class TrexFacts(FactSource):
         lines = read_json_lines(path, ("relation", "template", "type"))
         found: dict[str, tuple[str, str]] = {}
         for number, entry in lines:
-            relation, said = entry["relation"], (entry["template"], entry["type"])
+            relation = entry["relation"]
+            said = (entry["template"], entry["type"])
             if found.setdefault(relation, said) != said:
                 raise ValueError(f"{path}:{number}: {relation!r} is on an earlier line with other content")
         each_once(sorted(found), 1, relations=self.relations)
@@ -178,7 +179,8 @@ class TrexFacts(FactSource):
             (path,) = expand_paths(f"{self.folder}/trex_lms_vocab/{relation}.jsonl")
             seen: set[tuple[str, str]] = set()
             for number, entry in read_json_lines(path, ("sub_label", "obj_label")):
-                subject, answer = entry["sub_label"], entry["obj_label"]
+                subject = entry["sub_label"]
+                answer = entry["obj_label"]
                 if (subject, answer) in seen:
                     again += 1
                     continue
@@ -202,7 +204,8 @@ class TrexFacts(FactSource):
             if of is None and Path(os.path.expandvars(self.paraphrases)).expanduser().is_dir():
                 continue
             for _, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
-                relation, template = of or entry["relation"], _apart(entry["pattern" if of else "template"])
+                relation = of or entry["relation"]
+                template = _apart(entry["pattern" if of else "template"])
                 if relation in found:
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):

@@ -118,7 +118,8 @@ class FactCorpus(EncodedAtSetup[ExampleLoader]):
             if question is None:
                 skipped[fact.relation] += 1
                 continue
-            number, relation = known.index(fact.template), relations.index(fact.relation)
+            number = known.index(fact.template)
+            relation = relations.index(fact.relation)
             numbers = {"relation": relation, "fact": len(examples), "wording": number}
             examples.append({**question, **{key: np.array(value) for key, value in numbers.items()}})
             names.append(fact.name if number == 0 else f"{fact.name} ({number + 1})")
@@ -219,7 +220,8 @@ class _Encoder:
             ids = np.array([*self._words.before, *encoding.ids, *self._words.after], dtype=np.int64)
             position += len(self._words.before)
             labels = np.full_like(ids, -100)
-            labels[position], ids[position] = ids[position], self._mask
+            labels[position] = ids[position]
+            ids[position] = self._mask
             found.append({"input_ids": ids, "labels": labels})
         return found
 

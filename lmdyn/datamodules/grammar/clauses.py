@@ -235,7 +235,9 @@ def infinitive(d: Discourse, verb: Token, subject: Argument) -> Part:
 
 def relative_clause(d: Discourse, modified: Argument, person: bool) -> Phrase:
     """Return a relative clause (SBAR) on a noun phrase (a person or not): on subject, object, or within a PP."""
-    antecedent, plural, entity = modified.phrase, modified.plural, modified.entity
+    antecedent = modified.phrase
+    plural = modified.plural
+    entity = modified.entity
     u = d.u()
     tense = d.tense()
     if u < 0.55:  # subject relative

@@ -197,7 +197,8 @@ class Grammar:
         index = made = 0
         while made < n_tokens:
             document = self.document(split, index)
-            index, made = index + 1, made + sum(len(sentence.words) for sentence in document)
+            index = index + 1
+            made = made + sum(len(sentence.words) for sentence in document)
             yield document
 
 

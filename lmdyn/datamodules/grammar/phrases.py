@@ -220,7 +220,9 @@ def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
     inner = Argument(pronoun(d, owner, 2), owner.plural, owner) if by_pronoun else mention_again(d, owner, 1)
     head = inner.phrase.head
     if head.upos == "PRON":
-        head.word, head.xpos, head.semtag = PRONOUNS[owner.pronoun][2], "PRP$", "HAS"
+        head.word = PRONOUNS[owner.pronoun][2]
+        head.xpos = "PRP$"
+        head.semtag = "HAS"
         d.mentions[-1] = (head, owner)
         return under(head, noun, "nmod:poss")
     mark = "'" if head.xpos == "NNS" and head.word.endswith("s") else "'s"

@@ -126,7 +126,8 @@ def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
     """Return a sentence that states a fact of the knowledge base and ends with the fact's object."""
     fact: Fact = d.draw.facts(d.u(), d.topic)
     names = d.draw.names_by_lemma
-    subject_lexeme, object_lexeme = names[fact.subject], names[fact.object]
+    subject_lexeme = names[fact.subject]
+    object_lexeme = names[fact.object]
     words = d.u.among(fact.templates).split()
     if words[0] == "the":
         return identity_fact(d, words[1], subject_lexeme, object_lexeme), fact

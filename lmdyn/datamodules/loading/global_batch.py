@@ -76,7 +76,8 @@ class GlobalBatch:
             (12, False)
         """
         saved = GlobalBatch(**state["global_batch"])
-        position, there = int(state["position"]), int(state.get("epoch_batches", batches))
+        position = int(state["position"])
+        there = int(state.get("epoch_batches", batches))
         if self.update != saved.update or (rows_stay and self.rows != saved.rows):
             stay = (
                 f"batch_size × ranks must be {saved.rows}, and accumulate_grad_batches {saved.accumulated}"

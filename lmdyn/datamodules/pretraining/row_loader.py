@@ -56,7 +56,8 @@ class RowLoader(IndexedLoader):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._reorders = self.shuffle
-        width, length = self.maker.format.width, self.maker.format.sequence_length
+        width = self.maker.format.width
+        length = self.maker.format.sequence_length
         # in training, every epoch must have the same number of rows for any offset within a row
         self._windows = (self.data.num_tokens - (width - 1 if self.shuffle else 0)) // width
         if self._windows < 1:

@@ -107,7 +107,8 @@ def documents_of(text: StreamedText, reader: int, readers: int, state: State) ->
 
     whole = text.open()
     start = {"stream": None, "given": 0}
-    number, states = int(state["pass"]), state["shares"] or [start] * len(whole)
+    number = int(state["pass"])
+    states = state["shares"] or [start] * len(whole)
     while True:
         # each dataset is divided separately: if alternating documents (as from `interleave_datasets`) were dealt to
         # two readers in turn, each reader would get only one dataset
@@ -115,7 +116,9 @@ def documents_of(text: StreamedText, reader: int, readers: int, state: State) ->
             _documents(dataset, split_dataset_by_node(stream, reader, readers), text.text_column, begin)
             for dataset, stream, begin in zip(text.datasets, whole, states, strict=True)
         ]
-        states, left, empty = list(states), list(range(len(shares))), [0] * len(shares)
+        states = list(states)
+        left = list(range(len(shares)))
+        empty = [0] * len(shares)
         while left:
             at = min(left, key=lambda share: states[share]["given"])
             if (found := next(shares[at], None)) is None:

@@ -153,7 +153,8 @@ class RowMaker:
         source = np.full(shape, -1, np.int64)  # position of each token in the text; -1 for special ones
         ids = np.full(shape, self.special["pad"], np.int64)
         ids[:, 0] = self.special["cls"]
-        types, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+        types = np.zeros(shape, np.int64)
+        real = np.zeros(shape, np.bool_)
         pair = np.zeros(len(starts), np.int64)
         for row, (start, rng) in enumerate(zip(starts.tolist(), generators, strict=True)):
             width = self.format.width

@@ -117,7 +117,9 @@ class SpanCorpus(EncodedAtSetup["EncodedSpans"], SplitLoaders):
         at_least(1, max_pieces=max_pieces, max_pairs=max_pairs)
         self.corpus = corpus
         self.batch_tokens = batch_tokens
-        self.span_tasks, self.layers, self.pos_layer = tasks, layers, pos_layer
+        self.span_tasks = tasks
+        self.layers = layers
+        self.pos_layer = pos_layer
         self.max_pieces, self.max_pairs = max_pieces, max_pairs
         self._tokenizer_name = tokenizer
 

@@ -77,7 +77,9 @@ class RepeatsCorpus(RandomWords):
                 f"shortest is {shortest}, longest {longest} and length {length}: expected 1 <= shortest <= longest "
                 "<= length / 2, since the span occurs twice in a document"
             )
-        self.length, self.shortest, self.longest = length, shortest, longest
+        self.length = length
+        self.shortest = shortest
+        self.longest = longest
         self.language_seed = language_seed
         self.vocabulary = word_names(n_types)
 

@@ -121,10 +121,16 @@ class ScaffoldCorpus(RandomWords):
             raise ValueError(
                 f"n_phrases is {n_phrases}: expected at most n_types ** length, {n_types**length}"
             )
-        self.familiar, self.length, self.language_seed = familiar, length, language_seed
-        self.n_rules, self.n_phrases, self.n_outside = n_rules, n_phrases, n_outside
+        self.familiar = familiar
+        self.length = length
+        self.language_seed = language_seed
+        self.n_rules = n_rules
+        self.n_phrases = n_phrases
+        self.n_outside = n_outside
         # null means what it meant when there was no such argument, so that runs of before are of the same condition
-        first_use, half, scrambled = first_use or 0.0, half or 0, bool(scrambled)
+        first_use = first_use or 0.0
+        half = half or 0
+        scrambled = bool(scrambled)
         if not 0 <= first_use < 1 or half not in (0, 1) or (first_use and min(length, n_phrases) < 2):
             raise ValueError(
                 f"first_use is {first_use}, half {half}: expected 0, or a share below 1 with at least 2 phrases of at "
@@ -134,7 +140,9 @@ class ScaffoldCorpus(RandomWords):
             raise ValueError(
                 "scrambled requires familiar: only then do the phrases of the rule occur outside it"
             )
-        self.first_use, self.half, self.scrambled = first_use, half, scrambled
+        self.first_use = first_use
+        self.half = half
+        self.scrambled = scrambled
         self.vocabulary = [*word_names(n_types), OPEN, CLOSE]
         random = self._random(_PHRASES, length)
         found: dict[tuple[int, ...], None] = {}
@@ -169,7 +177,8 @@ class ScaffoldCorpus(RandomWords):
         n = self.n_tokens[split]
         share = n / self.n_tokens["train"]
         phrases = len(self._used(in_rule=False)) if self.familiar or self.first_use else 0
-        rules, outside = round(self.n_rules * share), round(phrases * self.n_outside * share)
+        rules = round(self.n_rules * share)
+        outside = round(phrases * self.n_outside * share)
         if not self.first_use:
             return [(n, rules, outside)]
         parts = self.batch_size

@@ -42,8 +42,11 @@ class GlueLayout:
     skip_short: bool = False
 
 
-_PAIR, _QUESTIONS, _ANSWER = ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")
-_NLI, _MNLI = ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
+_PAIR = ("sentence1", "sentence2")
+_QUESTIONS = ("question1", "question2")
+_ANSWER = ("question", "sentence")
+_NLI = ("entailment", "not_entailment")
+_MNLI = ("entailment", "neutral", "contradiction")
 
 GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
     "CoLA": GlueLayout(("0", "1"), ("3",), "1", ("sentence",), n_columns=4),
@@ -166,7 +169,8 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     if wrong := [c for c in required if header.count(c) != 1]:
         got = f"got {shown(' '.join(header), 300)}, with {', '.join(wrong)} missing or repeated"
         raise ValueError(f"{path}:1: expected each of the columns {', '.join(required)} once, {got}")
-    columns, n_columns = [header.index(c) for c in required], len(header)
+    columns = [header.index(c) for c in required]
+    n_columns = len(header)
     examples, short = [], 0
     for number, line in lines:
         fields = line.split("\t")

@@ -218,7 +218,8 @@ def _answer_positions(question: Question, offsets: Array) -> tuple[int, int]:
     inside = (offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)) & (offsets[:, 0] >= 0)
     if not inside.any():
         return 0, 0
-    first, last = int(inside.argmax()), int(len(inside) - 1 - inside[::-1].argmax())
+    first = int(inside.argmax())
+    last = int(len(inside) - 1 - inside[::-1].argmax())
     if offsets[first, 0] > start or offsets[last, 1] < start + len(text):  # an end is in another window
         return 0, 0
     return first, last

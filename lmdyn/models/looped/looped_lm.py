@@ -99,9 +99,14 @@ class LoopedLanguageModel(CausalTransformer):
                 "num_hidden_layers must not be in the config: set prelude_layers, core_layers and coda_layers instead"
             )
         self.parts = (prelude_layers, core_layers, coda_layers)
-        self.injection, self.initial, self.norms = injection, initial, norms
-        self.depth, self.depth_distribution, self.depth_sigma = depth, depth_distribution, depth_sigma
-        self.depth_seed, self.backprop_depth = depth_seed, backprop_depth
+        self.injection = injection
+        self.initial = initial
+        self.norms = norms
+        self.depth = depth
+        self.depth_distribution = depth_distribution
+        self.depth_sigma = depth_sigma
+        self.depth_seed = depth_seed
+        self.backprop_depth = backprop_depth
         self.evaluation_depth = depth if evaluation_depth is None else evaluation_depth
         if self.sizes_known():
             self.build()

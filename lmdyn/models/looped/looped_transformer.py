@@ -54,8 +54,12 @@ class LoopedTransformer(nn.Module):
                 f"{type(given).__name__} has layers without full attention: set another `family`, such as llama"
             )
         size = int(config.hidden_size)
-        self.config, self.injection, self.initial, self.seed = config, injection, initial, seed
-        self.embed_tokens, self.rotary_emb = given.embed_tokens, given.rotary_emb
+        self.config = config
+        self.injection = injection
+        self.initial = initial
+        self.seed = seed
+        self.embed_tokens = given.embed_tokens
+        self.rotary_emb = given.rotary_emb
         whole = list(given.layers)
         ends = np.cumsum(parts)
         self.prelude = nn.ModuleList(whole[: ends[0]])

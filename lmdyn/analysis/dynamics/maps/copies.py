@@ -108,7 +108,8 @@ def apart(found: Tensor, expected: Tensor) -> float:
     """
     if found.shape != expected.shape:
         return torch.inf
-    found, expected = found.detach().double(), expected.detach().double()
+    found = found.detach().double()
+    expected = expected.detach().double()
     finite = found.isfinite() & expected.isfinite()
     if not finite.any():
         return 0.0

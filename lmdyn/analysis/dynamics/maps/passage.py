@@ -129,7 +129,9 @@ class _Run:
             self.running = False
 
     def _answered(self, m: Module, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        path, number, begun = self.path_of.get(id(m)), self.number, self.count
+        path = self.path_of.get(id(m))
+        number = self.number
+        begun = self.count
         self.number, self.count = number + 1, begun + (path is not None)
         if self.seen is not None and (begun < self.start or self.count == 0):
             # iterations beyond the recorded ones repeat its layers

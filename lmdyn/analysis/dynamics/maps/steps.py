@@ -185,8 +185,11 @@ class Steps:
         """
         if self._chained:
             return cast(Tensor, seen.layers[0].x)
-        like, unit = cast(Tensor, seen.layers[-1].answer), len(self.unit)
-        zeros, noise, d = torch.zeros_like(like), _noise(like), like.shape[2]
+        like = cast(Tensor, seen.layers[-1].answer)
+        unit = len(self.unit)
+        zeros = torch.zeros_like(like)
+        noise = _noise(like)
+        d = like.shape[2]
         before = seen.calls[: seen.calls.index(seen.layers[0]) + 1]
         begins = {call.m: call.given for call in reversed(before)}  # the first call of each
         entered = (self.passage.after(seen, x, unit, unit + 1) for x in (zeros, noise))

@@ -104,6 +104,7 @@ def padding_of(configs: Iterable[Any]) -> Iterator[int]:
         [2]
     """
     for config in configs:
-        i, n = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
+        i = getattr(config, "pad_token_id", None)
+        n = getattr(config, "vocab_size", None)
         if isinstance(i, int) and isinstance(n, int) and 0 <= i < n:
             yield i

@@ -54,7 +54,8 @@ def finding(scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), quantity: 
         >>> finding(table, [loss]).sentence
         'Loss fell from 8 nats at step 0 to 4 at step 9, and kept at least half of this change from step 5 on.'
     """
-    steps, scalars = scalars["step"], scalars[np.isfinite(scalars["value"].astype(float))]
+    steps = scalars["step"]
+    scalars = scalars[np.isfinite(scalars["value"].astype(float))]
     charts = list(named_charts(scalars, recorded))
     charts = [chart for chart in charts if chart.quantity == (quantity or charts[0].quantity)]
     if not charts:
@@ -135,8 +136,10 @@ def _of_groups(chart: NamedChart, of: Quantity | None, *, named: bool) -> list[s
     if len(ends) < 2:
         return []
     said = _learned(lines, of.better if of else None)
-    top, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
-    subject, at = name if named else "The value", f"at step {lines.index[-1]:,}"
+    top = max(ends, key=ends.__getitem__)
+    low = min(ends, key=ends.__getitem__)
+    subject = name if named else "The value"
+    at = f"at step {lines.index[-1]:,}"
     if f"{ends[top]:.3g}" == f"{ends[low]:.3g}":
         return [*said, f"{subject} is {ends[top]:.3g}{unit} for all {len(ends)} lines {at}."]
     extremes = f"highest for {top} ({ends[top]:.3g}{unit}) and lowest for {low} ({ends[low]:.3g}{unit})"
@@ -159,7 +162,8 @@ def _learned(lines: pd.DataFrame, better: str | None) -> list[str]:
         for course, gain in zip(courses, gains, strict=True)
         if gain > 0 and gain >= _LEARNED * max(gains)
     }
-    early, late = min(halves.values(), default=0), max(halves.values(), default=0)
+    early = min(halves.values(), default=0)
+    late = max(halves.values(), default=0)
     if early == late:
         return []
     first, last = (_listed([line for line, step in halves.items() if step == at]) for at in (early, late))
