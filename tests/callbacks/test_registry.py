@@ -14,7 +14,6 @@ import pytest
 import torch
 import yaml
 from matplotlib.figure import Figure
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
@@ -92,10 +91,9 @@ def language_of(name: str) -> str:
     return LANGUAGE_OF.get(name, "recurrent")
 
 
-def fit(folder: Path, callbacks: list[dict], language: str = "recurrent", figures: bool = False) -> Path:
+def fit(folder: Path, callbacks: list[dict], language: str = "recurrent") -> Path:
     checkpoint = built("ScheduledCheckpoint", schedule=EPOCHS)
-    drawn = {"log_figures": "every" if figures else False}
-    callbacks = [{**c, "init_args": {**c["init_args"], **drawn}} for c in callbacks]
+    callbacks = [{**c, "init_args": {**c["init_args"], "log_figures": False}} for c in callbacks]
     logger = built("TensorBoardLogger", save_dir=str(folder), name=None, version="run")
     config = {
         "seed_everything": 3,
@@ -231,18 +229,6 @@ def test_every_exported_observer_is_in_the_registry():
 @pytest.mark.parametrize("language", EACH_LANGUAGE)
 def test_observation_is_invisible(plain, observed, language):
     assert identical(final_weights(plain[language]), final_weights(observed[language]))
-
-
-@pytest.mark.slow
-def test_drawing_is_invisible(plain, tmp_path):
-    """Of one observer; ``test_figures_can_be_read`` has the others."""
-    observer = built("WordClusters", **OBSERVERS["WordClusters"], schedule=SHORT)
-    drawn = fit(tmp_path, [observer], "towers", figures=True)
-    assert identical(final_weights(plain["towers"]), final_weights(drawn))
-    assert {tag.split("/")[0] for tag in EventAccumulator(str(drawn)).Reload().Tags()["images"]} == {
-        "_summary",
-        "word_clusters",
-    }
 
 
 class Loud(lmdyn.callbacks.LearningCurves):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.claims import CASES, NO_EFFECT, bootstrap_coverage, own_intervals_alone, simulate
+from benchmarks.claims import CASES, NO_EFFECT, simulate
 
 RARE = 1e-3
 
@@ -27,7 +27,7 @@ def check(case, n, draws):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_on_the_boundary(case):
-    """The controls below are wrong in 12 to 32 % of the draws; of 200, 7.5 % are too many to hold or fail."""
+    """Of 200 draws, 7.5 % are too many to hold or fail; the controls of the benchmark are wrong in 12 to 32 %."""
     # where intervals overlap many corners, eight seeds take a minute
     for n in (3, 5) if case.wide else (3, 8):
         check(case, n, 200)
@@ -39,14 +39,6 @@ def test_without_an_effect_hardly_anything_is_smaller_than_required():
     assert found.holds == 0
     assert found.smaller * 400 <= binom.isf(RARE, 400, 0.03)
     assert found.fails > 0.8
-
-
-def test_what_the_rules_are_for():
-    """The controls: with these the simulation above would fail."""
-    assert 0.64 < bootstrap_coverage(4000) < 0.71
-    assert 0.11 < own_intervals_alone(4000) < 0.14
-    assert binom.isf(RARE, 200, 0.03) < 200 / 8
-    assert binom.ppf(RARE, 200, 0.93) > 0.71 * 200
 
 
 def test_what_the_rules_for_equal_seeds_are_for():

@@ -11,7 +11,6 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
-    DataCollatorWithFlattening,
     GPT2Config,
     GPT2LMHeadModel,
     MixtralConfig,
@@ -222,34 +221,6 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(tmp_path, kind):
     assert float(found[found["step"] == 10]["value"].iloc[0]) == pytest.approx(expected, rel=1e-5)
     if kind == "mixture":
         assert float(trained(input_ids=ids, labels=ids).loss.detach()) > expected + 0.1  # the control
-
-
-@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
-def test_rows_without_padding_are_observed_document_by_document(tmp_path, attention):
-    """One row of several documents, without a mask: positions begin again with each."""
-    documents = [list(range(1, 4 + i)) for i in range(8)]
-    data = Dataset.from_list([{"input_ids": ids, "labels": ids} for ids in documents])
-    small = model()
-    small.set_attn_implementation(attention)
-    callback = WatchCallback([LearningCurves(log_figures=False), AttentionPatterns(log_figures=False)])
-    trainer = Trainer(
-        small, arguments(tmp_path), train_dataset=data, eval_dataset=data, callbacks=[callback],
-        data_collator=DataCollatorWithFlattening(),
-    )  # fmt: skip
-    trainer.args.max_steps = 1
-    trainer.train()
-    run = RunFolder(tmp_path / "lmdyn")
-    assert run.read("attention_patterns", quantities=["entropy"])["value"].max() < torch.tensor(10.0).log()
-    small.set_attn_implementation("eager")
-    losses = []
-    for ids in map(torch.tensor, documents):
-        with torch.no_grad():
-            logits = small.eval()(input_ids=ids[None]).logits[0, :-1]
-        losses.append(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none"))
-    found = run.read("learning_curves", quantities=["loss"])
-    assert float(found[found["step"] == 1]["value"].iloc[0]) == pytest.approx(
-        float(torch.cat(losses).mean()), rel=1e-5
-    )
 
 
 def test_masked_models_are_read_by_the_trainer_s_own_collator(tmp_path):

@@ -7,27 +7,6 @@ from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
 SETTINGS = {"max_period": 6, "tolerance": 1e-8}
 
 
-def logistic(r):
-    return lambda x: r * x * (1 - x)
-
-
-def settled(f, x, steps=2000):
-    for _ in range(steps):
-        x = f(x)
-    return x
-
-
-def test_attractors_of_two_maps():
-    two, chaos = logistic(3.2), logistic(3.9)
-    x = torch.tensor([[0.2], [0.3], [0.4], [0.6]], dtype=torch.float64)
-    last = torch.cat([settled(two, x[:2]), settled(chaos, x[2:])])
-    first = torch.tensor([True, True, False, False])
-    found = ends(
-        [(two, last, first), (chaos, last, ~first)], torch.tensor([True, True, False, True]), **SETTINGS
-    )
-    assert found.tolist() == [0, 0, -1, -1]
-
-
 def test_attractors_of_different_maps_are_counted_apart():
     wells = lambda x: 1.5 * x - 0.5 * x**3  # noqa: E731
     last = torch.tensor([[1.0], [-1.0], [1.0]], dtype=torch.float64)

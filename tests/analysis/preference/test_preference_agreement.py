@@ -129,8 +129,3 @@ class TestShuffledWithin:
         # the control: without the strata chance has nothing in common
         assert np.mean(found) > 0.2
         assert abs(shuffled_within(x, y, np.zeros(60, dtype=int))) < 1e-12
-
-    def test_strata_of_one_type_leave_the_correlation(self):
-        x, y, _ = normal(13, n=30, rho=0.7)
-        order = np.random.default_rng(1).permutation(30)
-        assert shuffled_within(x, y, order) == pytest.approx(np.corrcoef(x, y)[0, 1])

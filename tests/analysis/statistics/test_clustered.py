@@ -25,9 +25,3 @@ def test_equals_the_formula():
         assert found.mean[group] == pytest.approx(mean, abs=1e-13)
         assert found.error[group] == pytest.approx(error, abs=1e-13)
     assert found.number.tolist() == np.bincount(groups).tolist()
-
-
-def test_of_clusters_of_one_it_is_the_standard_error_of_the_mean():
-    values = np.random.default_rng(1).normal(size=50)
-    found = clustered_means(values, np.zeros(50, dtype=np.int64), np.arange(50))
-    assert found.error[0] == pytest.approx(values.std(ddof=1) / np.sqrt(50), rel=1e-12)

@@ -22,13 +22,6 @@ def test_of_a_mean_it_is_the_textbook_standard_error():
     assert found.df == 19
 
 
-def test_the_bias_of_a_variance_is_taken_off_exactly():
-    x = np.random.default_rng(1).exponential(size=15)
-    found = jackknife(x.var(), leave_out(np.var, x))
-    assert found.value == pytest.approx(x.var(ddof=1), rel=1e-12)
-    assert abs(found.bias) > 0.01  # the control: there was something to take off
-
-
 def test_blocks_of_unequal_size_give_the_weighted_mean():
     """Of a mean, the pseudo-value of a block is the block's mean."""
     rng = np.random.default_rng(2)

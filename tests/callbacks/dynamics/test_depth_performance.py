@@ -154,23 +154,6 @@ def test_without_a_tokenizer_there_are_no_mask_positions(tmp_path, data):
     assert set(table["quantity"]) == {"accuracy", "cross_entropy", "floor", "depth"}
 
 
-@pytest.mark.slow
-def test_retraining_starts_from_the_models_decoder(tmp_path, data):
-    """A decoder that was trained at the depth stays as good there."""
-    module = model(data)
-    parameters = list(module.model.predictions.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=0.01)
-    for _ in range(4):
-        for batch in data.train_dataloader():
-            optimizer.zero_grad()
-            module.losses(batch)["mlm"].backward()
-            optimizer.step()
-    how = HeadTraining(updates=12, learning_rate=1e-3)
-    table = attached(tmp_path, data, times=[0, DEPTH], training=how).observe(module, 0)
-    fixed = values(table, "cross_entropy", "fixed")
-    assert values(table, "cross_entropy", "retrained")[DEPTH] == pytest.approx(fixed[DEPTH], abs=0.03)
-
-
 # ------------------------------------------------------------------------------------------ similarity
 
 

@@ -81,13 +81,6 @@ def test_numbers_are_those_of_the_tokens(tmp_path, kind):
     assert value(table, "coarse_share", site, "upos") is None  # a layer is no tree within itself
 
 
-def test_embeddings_of_words_are_whole_groups(tmp_path):
-    table = attach(tmp_path).observe(Transformer(), 0)
-    assert value(table, "between_share", "embedding", "word") == pytest.approx(1)
-    assert value(table, "separation", "embedding", "word") is None  # no two tokens of a word differ
-    assert value(table, "between_share", "block_01", "word") < 0.999
-
-
 def test_special_tokens_and_padding_are_in_no_group(tmp_path):
     probe = Tagged()
     table = attach(tmp_path, probe, NumberedWords(40, [3, 4]), words=40, min_count=1).observe(

@@ -6,8 +6,6 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmdyn.callbacks.observing.drawing.sentences import finding
-from lmdyn.callbacks.observing.drawing.summary_picture import summary_picture
 from lmdyn.callbacks.observing.figures import new_panels
 from lmdyn.callbacks.observing.loggers import draw
 from lmdyn.runs.schema import Quantity
@@ -57,15 +55,3 @@ def test_tensorboard_shows_the_finding_first_in_the_form_of_a_card(tmp_path):
     }
     assert sizes == {"_summary/a": (201, 360), "a/figures/b": (225, 600)}
     assert images.shapes == {"a/figures/b": (225, 600)}
-
-
-def test_long_names_stay_apart_and_single_values_are_seen():
-    rows = [
-        (s, "norm", f"transformer.h.{i}.mlp.c_fc_projection", float(s * i)) for s in (0, 5) for i in (1, 2)
-    ]
-    table = pd.DataFrame([*rows, (0, "norm", "", 3.0)], columns=["step", "quantity", "site", "value"])
-    (axes,) = summary_picture(finding(table)).axes
-    labels = [line.get_label() for line in axes.lines]
-    assert len({*labels}) == 3
-    assert max(len(line) for label in labels for line in label.splitlines()) <= 24
-    assert axes.lines[-1].get_marker() == "."

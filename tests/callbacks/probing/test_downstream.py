@@ -343,15 +343,6 @@ def test_processes_share_the_tasks(tmp_path):
         assert len(set(ranks.values())) == min(world_size, 3)
 
 
-def test_glues_own_metrics(tmp_path):
-    settings = {"budget": Budget(max_updates=8)}
-    table = attach(tmp_path, ("CoLA", "MRPC", "STS-B"), metrics="glue", **settings).observe(Model(), 0)
-    assert value(table, "score", "CoLA") == value(table, "matthews", "CoLA")
-    for task, parts in (("MRPC", ("f1", "accuracy")), ("STS-B", ("pearson", "spearman"))):
-        mean = np.mean([value(table, part, task) for part in parts])
-        assert value(table, "score", task) == pytest.approx(mean)
-
-
 class NoTasks(L.LightningDataModule):
     def val_dataloader(self):
         return [{"labels": torch.zeros(1, 1)}]

@@ -157,15 +157,6 @@ def test_own_past_and_end(tmp_path):
         assert value(tables[step], "svcca", "h2", reference=reference) == pytest.approx(expected, abs=1e-9)
 
 
-def test_live_past_is_what_replay_takes(tmp_path):
-    paths = saved(tmp_path, (0, 4, 9))
-    module, references = language_model(5), {"p": Previous(), "e": Earlier(at=[0, 9])}
-    live = attach(Similarity(reference=references), tmp_path, checkpoint_folder=tmp_path / "checkpoints")
-    replay = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
-    pd.testing.assert_frame_equal(live.observe(module, 5), replay.observe(module, 5), check_exact=True)
-    assert set(live.observe(module, 5)["reference"]) == {"p", "e step 0"}
-
-
 def test_refused_settings():
     assert_refused(
         Similarity,

@@ -2,7 +2,6 @@ import random
 
 import lightning as L
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -158,24 +157,6 @@ def test_a_checkpoint_without_resume_state_is_warned_of(finished, tmp_path, capl
     torch.save(checkpoint, path)
     run(tmp_path / "again", path)
     assert "so resuming is inexact" in caplog.text
-
-
-def test_the_tokenizer_and_its_counts_are_saved_with_the_run(tmp_path):
-    class Tokenizer:
-        def save_pretrained(self, folder):
-            (tmp_path / "tokenizer" / "saved").write_text(folder)
-
-    class Data(L.LightningDataModule):
-        tokenizer = Tokenizer()
-        token_counts = pd.DataFrame({"token": ["a"], "count": [2]})
-
-        def train_dataloader(self):
-            return batches()
-
-    trainer(tmp_path, RunState()).fit(Module(), datamodule=Data())
-    assert (tmp_path / "tokenizer" / "saved").exists()
-    counts = pd.read_parquet(tmp_path / "tokenizer" / "token_counts.parquet")
-    assert counts["count"].tolist() == [2]
 
 
 def test_a_bug_in_the_tokenizers_property_ends_the_run(tmp_path):

@@ -385,19 +385,6 @@ def test_what_is_refused_before_the_first_observation(tmp_path, caplog):
     assert "got 2 of 7 pairs that differ in unknown words or not at all, such as pairs.tsv:6" in caplog.text
 
 
-def test_settings_are_those_of_the_pairs_and_of_the_model(tmp_path):
-    tokenizer, model = bigrams()
-    observer = attached(tmp_path, tokenizer, BY_HAND)
-    before = observer.settings
-    observer.store.write(0, observer.observe(model, 0))
-    assert observer.settings["start"] == "<eos>"
-    again = attached(tmp_path, tokenizer, BY_HAND, batch_tokens=16)
-    assert again.settings == before
-    again.bind(model)
-    with pytest.raises(ValueError, match="probe_set"):
-        attached(tmp_path, tokenizer, BY_HAND[:-1])
-
-
 def test_watched_in_another_loop(tmp_path):
     tokenizer, model = bigrams()
     ids = torch.tensor([tokenizer.convert_tokens_to_ids(list("abacaba"))])

@@ -222,12 +222,6 @@ def test_a_sample_of_words_is_the_same_for_any_number_of_ranks(tmp_path):
     assert values(table, "prediction")[""] == pytest.approx(the)
 
 
-def test_more_words_than_there_are_is_all_of_them(tmp_path):
-    whole = attach(tmp_path).observe(Copies("the"), 0)
-    many = attach(tmp_path, max_words=10_000, name="b").observe(Copies("the"), 0)
-    pd.testing.assert_frame_equal(whole, many)
-
-
 # ------------------------------------------------------------------------------------------ groups
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules import Corpus, Document, Sentence
@@ -43,22 +43,8 @@ def tiny(tmp_path, tokenizer=None, cls=Tiny, splits=Tiny.splits, **settings):
     corpus.splits = splits
     if tokenizer is not None:
         corpus.tokenizer = tokenizer
-    corpus.prepare_data()
     corpus.setup()
     return corpus
-
-
-def pieces_tokenizer(tmp_path):
-    """A handed tokenizer that cuts each word into letters."""
-    letters = sorted(
-        {c for split in TEXT.values() for d in split for s in d for w in s.words for c in w.lower()}
-    )
-    backend = Tokenizer(
-        models.WordLevel({"[UNK]": 0, "[SEP]": 1, **{c: i + 2 for i, c in enumerate(letters)}}, "[UNK]")
-    )
-    backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", sep_token="[SEP]")
 
 
 # ------------------------------------------------------------------------------------------ encoding
@@ -84,27 +70,6 @@ def test_encoded_arrays(tmp_path):
     assert validation.layer("topic").tolist() == [2] * 4
     for array in (train.tokens, train.layer("upos"), train.sentence_starts):
         assert isinstance(array, np.memmap)
-
-
-def test_pieces_carry_the_labels_of_their_words(tmp_path):
-    tokenizer = pieces_tokenizer(tmp_path)
-    corpus = tiny(tmp_path, tokenizer)
-    tokens, tags, starts = [], [], []
-    for document in TEXT["train"]:
-        for sentence in document:
-            for i, word in enumerate(sentence.words):
-                for j, letter in enumerate(word.lower()):
-                    tokens.append(letter)
-                    tags.append(sentence.upos[i] if sentence.upos else None)
-                    starts.append(j == 0)
-            tokens.append("[SEP]")
-            tags.append(None)
-            starts.append(False)
-    train = corpus.encoded("train")
-    assert tokenizer.convert_ids_to_tokens(train.tokens.tolist()) == tokens
-    names = corpus.label_names["upos"]
-    assert [None if i == -100 else names[i] for i in train.layer("upos")] == tags
-    assert train.word_start.tolist() == starts
 
 
 def test_chunks_do_not_show(tmp_path, monkeypatch):
@@ -244,7 +209,7 @@ def test_errors(tmp_path, monkeypatch):
 
 
 def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):
-    tiny(tmp_path).prepare_data()
+    tiny(tmp_path)
     (folder,) = (tmp_path / "cache").glob("text-*")
     path = folder / "train" / "tokens.bin"
     whole = path.read_bytes()
@@ -254,16 +219,13 @@ def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):
     path.write_bytes(whole[:-4])
     with pytest.raises(ValueError, match=r"damaged \(train/tokens\.bin has changed .*\): remove the folder"):
         tiny(tmp_path).setup()
-    (folder / "train" / "meta.json").write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        tiny(tmp_path).setup()
     old, young, other = (tmp_path / "cache" / name for name in (".text-old", ".text-young", ".other-old"))
     for leftover in (old, young, other):
         leftover.mkdir()
         (leftover / "x").write_text("x")
     for leftover in (old, other):
         os.utime(leftover, (0, 0))
-    tiny(tmp_path, eos=False).prepare_data()
+    tiny(tmp_path, eos=False)
     assert not old.exists()
     assert young.exists()
     assert other.exists()

@@ -13,7 +13,6 @@ SMALL = {"n_train_tokens": 1500, "n_validation_tokens": 200, "n_test_tokens": 20
 
 
 def ready(corpus):
-    corpus.prepare_data()
     corpus.setup()
     return corpus
 

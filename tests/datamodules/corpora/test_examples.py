@@ -68,16 +68,9 @@ def test_fingerprint_tells_contents_apart():
     assert ExampleLoader(examples()).fingerprint == before
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"batch_tokens": 0}, "batch_tokens"),
-        ({"rank": 2, "world_size": 2}, "rank"),
-        ({"max_tokens": 0}, "max_tokens"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ExampleLoader(examples(), **settings)
+def test_bad_settings_are_refused():
+    """Those of all loaders are in test_bptt.py."""
+    with pytest.raises(ValueError, match="batch_tokens"):
+        ExampleLoader(examples(), batch_tokens=0)
     with pytest.raises(ValueError, match="no example"):
         ExampleLoader([])

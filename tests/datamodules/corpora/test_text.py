@@ -36,7 +36,6 @@ def write(tmp_path: Path, text: str, name: str) -> str:
 
 def prepared(tmp_path: Path, **settings) -> TextCorpus:
     corpus = TextCorpus(**{"cache_dir": str(tmp_path / "cache"), "batch_size": 1, **settings})
-    corpus.prepare_data()
     corpus.setup()
     return corpus
 

@@ -68,7 +68,6 @@ class Given(FactSource):
 def corpus_of(source, tokenizer, **settings):
     corpus = FactCorpus(source, **settings)
     corpus.tokenizer = tokenizer
-    corpus.prepare_data()
     corpus.setup("fit")
     return corpus
 
@@ -252,20 +251,10 @@ def test_grammar_facts_are_worded_as_in_the_text():
     assert objects <= set(loader.candidates)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", r"P36.jsonl:5: expected JSON"),
-        ("[1]", r"P36.jsonl:5: expected an object with sub_label and obj_label as text"),
-        ('{"sub_label": "x"}', r"P36.jsonl:5: expected an object"),
-        ('{"sub_label": "x", "obj_label": 3}', r"P36.jsonl:5: expected an object"),
-        ('{"sub_label": " ", "obj_label": "x"}', r"P36.jsonl:5: subject and object must be words"),
-    ],
-)
-def test_malformed_lines(folder, tokenizer, line, message):
+def test_a_malformed_line(folder, tokenizer):
     with (folder / "trex_lms_vocab" / "P36.jsonl").open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(ValueError, match=message):
+        file.write('{"sub_label": " ", "obj_label": "x"}\n')
+    with pytest.raises(ValueError, match=r"P36.jsonl:5: subject and object must be words"):
         corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
 
 

@@ -23,7 +23,6 @@ def cache(tmp_path_factory):
 def make(cache, vocabulary="wordpiece", **settings):
     corpus = GrammarCorpus(**SMALL, vocabulary=vocabulary, vocab_size=300, cache_dir=cache)
     data = PretrainingCorpus(corpus, **{"sequence_length": 32, "batch_size": 8, **settings})
-    data.prepare_data()
     data.setup()
     return data
 

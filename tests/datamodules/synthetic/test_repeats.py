@@ -53,7 +53,6 @@ def test_rows_of_batches_are_documents(tmp_path):
         length=16, shortest=4, longest=6, n_types=50, n_train_tokens=16 * 24, batch_size=4, sequence_length=16,
         n_validation_tokens=160, n_test_tokens=160, cache_dir=str(tmp_path),
     )  # fmt: skip
-    corpus.prepare_data()
     corpus.setup("fit")
     rows = torch.cat([batch["input_ids"] for batch in corpus.train_dataloader()])
     ids = corpus.tokenizer.get_vocab()

@@ -20,7 +20,6 @@ def corpus(familiar=True, length=3, **settings):
 
 def ready(folder, **settings):
     made = corpus(cache_dir=str(folder), **settings)
-    made.prepare_data()
     made.setup()
     return made
 
@@ -205,7 +204,6 @@ def test_runs_read_the_same_batches_up_to_the_first_use(tmp_path):
     made = []
     for familiar, half in ARMS[:2]:
         one = arm(familiar, half, cache_dir=str(tmp_path), sequence_length=20)
-        one.prepare_data()
         one.setup()
         made.append(one)
     assert made[0].tokenizer.get_vocab() == made[1].tokenizer.get_vocab()
