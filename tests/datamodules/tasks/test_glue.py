@@ -270,7 +270,7 @@ def hub_folder(folder: Path) -> Path:
         "STS-B": {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [5.0, 2.5], "idx": [0, 1]},
     }.items():
         name = task.lower().replace("-", "")
-        splits = ["train", *(s for _, s in GLUE_LAYOUTS[task].evaluation.values())]
+        splits = ["train", *(f"validation_{s}".strip("_") for s in GLUE_LAYOUTS[task].sets)]
         (folder / name).mkdir(parents=True)
         for split in splits:
             pd.DataFrame(rows).to_parquet(folder / name / f"{split}-00000-of-00001.parquet")
