@@ -119,7 +119,7 @@ def _observers(backend: Backend, folder: Path, *, exact: bool) -> Iterator[dict[
         init = entry["init_args"]
         data = init["probe"]["init_args"]
         try:
-            (path, *_) = expand_paths([data["files"]], "*")
+            path, *_ = expand_paths([data["files"]], "*")
         except FileNotFoundError as error:
             log.warning("lmdyn leaves out %s: %s", init["name"], error)
             continue

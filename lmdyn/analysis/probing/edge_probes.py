@@ -134,7 +134,7 @@ def fit(
     train, validation, test = parts
     loss = classifier.answers if train.labels.ndim == 1 else "sigmoid"
     device = train.features.device
-    (_, number, width) = train.features.shape
+    _, number, width = train.features.shape
     sizes = train.features.new_empty(0, number, train.index.shape[1] * width)
     model = Linear(sizes, (num_classes,))
     order = generator(classifier.seed, "order", task)

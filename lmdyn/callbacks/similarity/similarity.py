@@ -253,7 +253,7 @@ class Similarity(StreamingObserver):
         blocks = None if block is None else block[mask]
         for reader in self._readers:
             of = f"reference {reader.name!r}"
-            (activations, attentions) = reader.read(seen)
+            activations, attentions = reader.read(seen)
             theirs = own if reader.itself else _rows(activations, mask, of)
             pairs = self.pairs or reader.pairs(list(own), list(theirs))
             if reader.itself and not pairs and not self.paths("attention_sites"):

@@ -120,7 +120,7 @@ class RunState(UpdateCount):
             self._saved = False
         if self._restored is not None:
             ranks = self._restored["ranks"]
-            (rank, world_size) = rank_and_world_size()
+            rank, world_size = rank_and_world_size()
             self._restored = None
             _set_random_state(ranks[rank % len(ranks)]["random"])
             if ranks[0]["module"] is not None:
