@@ -31,7 +31,7 @@ from lmdyn.cli.replay.subject import Subject
 from lmdyn.runs.observed_run import RunFolder
 from lmdyn.runs.schema import group_columns
 from lmdyn.runs.store import ObservationStore
-from tests.helpers.modules import quiet_trainer
+from tests.helpers.modules import Own, quiet_trainer
 from tests.helpers.ranks import run_ranks
 from tests.helpers.recorded import in_tensorboard
 from tests.helpers.refusals import assert_refused
@@ -49,14 +49,7 @@ class Bigrams(nn.Module):
         return self.out(self.hidden(self.embedding(input_ids)).tanh())
 
 
-class Module(L.LightningModule):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, input_ids):
-        return self.net(input_ids)
-
+class Module(Own):
     def training_step(self, batch, batch_idx):
         return loss_of(self.net, batch)
 

@@ -154,8 +154,7 @@ class WeightSpectra(Observer):
     def check_module(self, module: Module) -> None:
         """Raise an error for a module whose matrices or references cannot be read."""
         found = find_matrices(module)
-        sharded = is_sharded(module)
-        parts = [*module.parameters(), *module.modules()]
+        sharded, parts = is_sharded(module), [*module.parameters(), *module.modules()]
         if any(hasattr(x, "ds_id") for x in parts) or (
             sharded and not any(hasattr(x, "full_tensor") or hasattr(x, "unshard") for x in parts)
         ):
@@ -195,10 +194,7 @@ class WeightSpectra(Observer):
                         f"{name} lacks {', '.join(missing)}: lmdyn leaves out distances from {name}",
                     )
             elif self.reference is None:
-                report(
-                    self.name,
-                    f"lmdyn leaves out distances from {name} for sharded weights: replay the observer",
-                )
+                report(self.name, f"sharded weights have no distances from {name}: replay the observer")
             else:
                 raise ValueError(
                     f"{self.name}: reference {name!r} is a copy of the module, but lmdyn cannot copy sharded weights. "
@@ -236,8 +232,7 @@ class WeightSpectra(Observer):
             if reference.copies and is_sharded(module):
                 continue
             for which, other in reference.modules(module, self.run, step).items():
-                theirs = counterparts(matrices, other)
-                label = f"{name} {which}".strip()
+                theirs, label = counterparts(matrices, other), f"{name} {which}".strip()
                 for m in matrices:
                     if m.name in theirs:
                         both = (m.parameter, theirs[m.name])
@@ -258,8 +253,7 @@ class WeightSpectra(Observer):
         self, group: Sequence[WeightMatrix], kind: str, tensors: Sequence[Tensor]
     ) -> Iterator[Row]:
         values = [matrix.shaped(tensor) for matrix, tensor in zip(group, tensors, strict=True)]
-        found = matrix_spectrum(torch.cat(values) if len(values) > 1 else values[0])
-        places = count()
+        found, places = matrix_spectrum(torch.cat(values) if len(values) > 1 else values[0]), count()
         for matrix, own in zip(group, values, strict=True):
             labels = {"site": matrix.site, "matrix": kind}
             for index in range(matrix.stacked):
@@ -275,8 +269,7 @@ class WeightSpectra(Observer):
 
     def _rows(self, spectrum: MatrixSpectrum, place: int, labels: Mapping[str, Any]) -> Iterator[Row]:
         """Yield the values of one matrix of a batch; products of heads have none of their entries."""
-        numbers = spectrum.numbers(place)
-        largest = spectrum.singular_values[place].tolist()
+        numbers, largest = spectrum.numbers(place), spectrum.singular_values[place].tolist()
         if "head" in labels:
             del numbers["gini"], numbers["hoyer"]
         yield labels, _defined(numbers, broken=math.isnan(largest[0]))

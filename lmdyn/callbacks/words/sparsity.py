@@ -96,9 +96,7 @@ def _quantities() -> Iterator[Quantity]:
                 unit,
                 tags=of_class,
             )
-        rho = f"rho_{name.removeprefix('chi_')}"
-        tags = (at, *of_class)
-        of = what.partition(",")[0]
+        rho, tags, of = f"rho_{name.removeprefix('chi_')}", (at, *of_class), what.partition(",")[0]
         yield _from_0(
             rho,
             f"Pearson's correlation of {of} with frequency, over all words, a POS class or a sample.",
@@ -201,8 +199,7 @@ class Sparsity(StreamingObserver):
         tagged = counts is not None and not {*OPEN_CLASSES, *CLOSED_CLASSES}.isdisjoint(counts)
         if self.found("pos_classes", lambda: tagged):
             check_counts(self, size)
-            least = self.class_min_count
-            tolerance = self.matched_tolerance
+            least, tolerance = self.class_min_count, self.matched_tolerance
             find = partial(class_samples, self.token_counts, special, min_count=least, tolerance=tolerance)
             try:
                 self.upos, samples = find(matched_size=self.matched_size)
@@ -295,9 +292,7 @@ class Sparsity(StreamingObserver):
             summary: list[tuple[str, str, str, float | str]] = []
             for key in means.names:
                 quantity, site = key.split("/")
-                mean = means.mean(key)
-                count = means.count(key)
-                overall = means.total_mean(key)
+                mean, count, overall = means.mean(key), means.count(key), means.total_mean(key)
                 summary.append((quantity, site, "", overall if math.isfinite(overall) else math.nan))
                 measured = mean.where(count >= self.min_count, torch.nan)
                 measured_words |= measured.isfinite()

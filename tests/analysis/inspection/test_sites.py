@@ -4,7 +4,6 @@ import re
 import warnings
 from types import SimpleNamespace
 
-import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from lmdyn.analysis.inspection.attention_weights import attention_as
 from lmdyn.analysis.inspection.forward import call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites, match_sites
 from tests.helpers import architectures as H
+from tests.helpers.modules import Own
 
 ATTENTION = {  # within a block, the module that answers the weights
     "gpt2": "attn", "gpt_neox": "attention", "opt": "self_attn", "llama": "self_attn", "qwen3": "self_attn",
@@ -204,12 +204,8 @@ def test_modules_as_users_write_them(name):
         assert found.attention == {}
 
 
-class Wrapped(L.LightningModule):
+class Wrapped(Own):
     """A user's module around a model of transformers, without a forward that names anything."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.net = model
 
     def forward(self, **batch):
         return self.net(**batch)
