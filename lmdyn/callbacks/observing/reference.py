@@ -37,6 +37,10 @@ class Reference(ABC):
     copies: ClassVar[bool] = False
     """Whether its modules are copies of the observed one; with sharded weights, no rank has the complete copy."""
 
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
+        return f"{type(self).__name__}({arguments})"
+
     def check(self, run: Run) -> None:  # noqa: B027 (most references need nothing)
         """Raise an error, before training, if the run cannot provide the reference.
 
