@@ -215,10 +215,12 @@ def continue_events(logger: Any, step: int) -> None:
     def write_once(event: Any, step: Any = None, walltime: float | None = None) -> None:
         values = event.summary.value
         new = [v for v in values if (v.tag, int(step or 0)) not in there]
-        if new or not values:
+        if len(new) < len(values):
             del values[:]
             values.extend(new)
-            write(event, step, walltime)
+            if not new:
+                return
+        write(event, step, walltime)
 
     write(Event(session_log={"status": "START"}), step + 1)
     hide_lines(logger, step)

@@ -13,10 +13,10 @@ _CALLERS = ("lightning", "pytorch_lightning", "jsonargparse")
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its chain of causes; jsonargparse and lmdyn wrap errors to say where they occurred."""
-    pending: BaseException | None = error
-    while pending is not None:
-        yield pending
-        pending = pending.__cause__
+    found = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    yield from found
 
 
 def one_line(error: object) -> str:

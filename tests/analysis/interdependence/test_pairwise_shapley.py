@@ -237,6 +237,20 @@ class TestRows:
             alone = pairwise_shapley_interaction(counted, ids[row : row + 1], 4, seed=[row], **settings)
             torch.testing.assert_close(alone.value[0], whole.value[row], equal_nan=True)
 
+    def test_pairs_share_their_coalitions(self):
+        rows = []
+
+        def counted(x):
+            rows.append(len(x))
+            return recurrent()(x)
+
+        pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0)
+        # v(N), and all pairs at all positions; one by one: 4 · Σ 2^(n - 2) · (n - 1)
+        assert sum(rows) == 1 + 2**TIME
+        rows.clear()
+        pairwise_shapley_interaction(counted, sentences(1), 5, baseline=0, exact_up_to=0, samples=32)
+        assert sum(rows) == 1 + 32 * (1 + TIME + 15)
+
 
 class TestReading:
     def test_what_a_model_sees_is_measured(self):
@@ -263,6 +277,7 @@ class TestErrors:
         [
             ({"exact_up_to": 40}, r"at most 20, got 40, which requires 2\^40 coalitions"),
             ({"words": torch.tensor([[0, 1, 1, 0, 2, 3]] * 2)}, "number the words along the sentence"),
+            ({"seed": [1, 2, 3]}, "seed is a list of 3: expected one number, or a list of 2"),
             ({"forward": lambda ids: torch.full((*ids.shape, 2), torch.nan)}, "returned NaN or infinite"),
         ],
     )

@@ -119,6 +119,23 @@ def test_what_is_there_is_found_and_what_is_not_is_not():
     assert (result.f1[1:] < result.majority + 0.12).all()  # the other sites hold noise
 
 
+def test_standardized_probes_do_not_see_scale_and_shift():
+    training = dataclasses.replace(TRAINING, standardize=True, patience=30)
+    plain = E.edge_probes(*PARTS, SIZES, classifier=training)
+    moved = [
+        dataclasses.replace(p, activations={s: 7 * x.double() - 3 for s, x in p.activations.items()})
+        for p in PARTS
+    ]
+    double = [
+        dataclasses.replace(p, activations={s: x.double() for s, x in p.activations.items()}) for p in PARTS
+    ]
+    of_double = E.edge_probes(*double, SIZES, classifier=training)
+    assert torch.equal(E.edge_probes(*moved, SIZES, classifier=training).f1, of_double.f1)
+    torch.testing.assert_close(plain.f1, of_double.f1, atol=0.03, rtol=0)
+    other = E.edge_probes(*moved, SIZES, classifier=dataclasses.replace(training, standardize=False))
+    assert not torch.equal(other.f1, of_double.f1)
+
+
 def test_several_labels_a_span():
     """Both of two independent signs: all labels with a logit above 0 are the answer."""
 
@@ -161,6 +178,7 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("tested", "message"),
     [
+        (changed(labels={t: y + 1 for t, y in PARTS[2].labels.items()}), "labels must be in 0 … 2"),
         (changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()}), "start < end <= 600, got"),
         (
             changed(

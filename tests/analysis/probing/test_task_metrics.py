@@ -45,14 +45,22 @@ def test_correlations_as_scipy():
     assert monotone["pearson"] < 0.95
 
 
-PREDICTIONS = ["the black cat", "in 1999", "cat cat dog", "theatre a-b", "A Dog!"]
-ANSWERS = [
-    ["black cat", "cat"],
-    ["1999", "the year 1999"],
-    ["cat dog dog"],
-    ["The Theatre, ab"],
-    ["dog", "cat"],
-]
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The cat", "cat"),
+        ("an  Answer.", "answer"),
+        ("a", ""),
+        ("theatre a-b", "theatre ab"),
+        ("1,000 $", "1000"),
+    ],
+)
+def test_answers_are_compared_without_case_punctuation_and_articles(text, normal):
+    assert M.normalized_answer(text) == normal
+
+
+PREDICTIONS = ["the black cat", "in 1999", "cat cat dog", "nothing alike", "A Dog!"]
+ANSWERS = [["black cat", "cat"], ["1999", "the year 1999"], ["cat dog dog"], ["a house"], ["dog", "cat"]]
 
 
 def test_spans_as_torchmetrics():

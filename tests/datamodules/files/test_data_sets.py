@@ -18,9 +18,9 @@ def test_the_reason_is_that_of_the_cause(tmp_path):
     path = tmp_path / "x.parquet"
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(
-        ValueError, match=r"x\.parquet.* cannot be opened \(ArrowInvalid: .*: give the path"
+        ValueError, match=r"x\.parquet.* cannot be opened \(ArrowInvalid: .*: do this$"
     ) as found:
-        load_dataset(dataset)
+        load_dataset(dataset, "do this")
     assert "\n" not in str(found.value)
 
 
@@ -36,12 +36,12 @@ def test_rows_up_to_the_damage():
     assert list(read_rows([1, 2], {})) == [1, 2]
 
 
-@pytest.mark.parametrize(("rows", "got"), [([1, 2], "1"), ([["a"], ["b"]], r"\['a'\]"), ([None, 1.5], "1.5")])
-def test_a_column_without_text(tmp_path, rows, got):
+@pytest.mark.parametrize(
+    ("rows", "kind"), [([1, 2], "int64"), ([["a"], ["b"]], "a list"), ([1.5], "float64")]
+)
+def test_a_column_without_text(tmp_path, rows, kind):
     corpus = TextCorpus(dataset=parquet(tmp_path, {"text": rows}), cache_dir=str(tmp_path))
-    with pytest.raises(
-        ValueError, match=rf"x\.parquet.*expected text in column 'text', got {got}: set text_column"
-    ):
+    with pytest.raises(ValueError, match=rf"x\.parquet.*'text' is .*{kind}, expected text: set text_column"):
         corpus.prepare_data()
 
 
