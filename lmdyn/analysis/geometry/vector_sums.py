@@ -13,6 +13,9 @@ from lmdyn.analysis.statistics.precision import UNDERFLOW, at_least_float32, exa
 
 __all__ = ["VectorGeometry", "VectorSums", "anisotropy", "token_kurtosis"]
 
+_ROWS = 2048  # rows that are added at once: fewer would take longer, since each operation has a fixed cost
+_NUMBERS = 1 << 21  # most numbers that are added at once, 16 MiB in float64
+
 
 def anisotropy(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Compute the mean cosine of all pairs of different rows, (‖Σu‖² − n) / (n(n − 1)) with u = x/‖x‖.
@@ -112,8 +115,8 @@ class VectorGeometry:
 class VectorSums:
     """Streaming float64 sums of vectors, batch by batch and over ranks.
 
-    Memory is O(d²), whatever the number of vectors. Sums for moments are taken of x − c, with c the mean of the first
-    batch.
+    Memory is O(d²), and of at most 2,048 vectors that are added together, whatever their number. Sums for moments are
+    taken of x − c, with c the mean of the first vectors.
 
     Example:
         >>> x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
@@ -127,6 +130,8 @@ class VectorSums:
     """
 
     def __init__(self) -> None:
+        self._waiting: list[Tensor] = []
+        self._rows = 0
         self._covariance = CrossCovariance()
         self._centre = torch.zeros(0, dtype=torch.float64)
         self._sums: dict[str, Tensor] = {}
@@ -134,16 +139,28 @@ class VectorSums:
         self._dtype, self._width = torch.float64, 0
 
     def update(self, x: Float[Tensor, "n d"]) -> None:
-        """Add n vectors; n may be 0.
+        """Add n vectors; n may be 0. They are copied.
 
         Raises:
             ValueError: if the dimensions are not those of earlier vectors.
         """
         if not x.numel():
             return
+        if self._width and x.shape[1] != self._width:
+            raise ValueError(f"x has {x.shape[1]} dimensions: expected {self._width}, as in earlier vectors")
+        self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
+        self._waiting.append(x.detach().clone())
+        self._rows += len(x)
+        if self._rows >= min(_ROWS, _NUMBERS // self._width):
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        x = torch.cat(self._waiting)
+        self._waiting, self._rows = [], 0
         exact = exact_float(x)
         self._covariance.update(exact, exact[:, :0])
-        self._width, self._dtype = x.shape[1], at_least_float32(x)  # narrower types are exact in float32
         # squares of float64 may overflow; those of narrower types may not
         scaled = unit_size(exact, 1) if x.dtype == torch.float64 else exact
         norms = torch.linalg.vector_norm(scaled, dim=1)
@@ -166,6 +183,7 @@ class VectorSums:
 
     def reduce(self) -> None:
         """Sum over ranks; call it once, on every rank, after the last update. A rank may have no vectors."""
+        self._flush()
         own = {name: value.cpu() for name, value in self._sums.items()}
         found = gather((self._covariance.n, self._dtype, self._centre.cpu(), self._largest.cpu(), own))
         there = [of for of in found if of[0]]
@@ -181,6 +199,7 @@ class VectorSums:
 
     def result(self) -> VectorGeometry:
         """Return the geometry of all vectors so far; that of none has NaN, of 0 dimensions."""
+        self._flush()
         n = self._covariance.n
         nan = torch.nan
         if n == 0:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.interdependence.decomposition import (
+    States,
     Variant,
     advance,
     contextual_decomposition,
@@ -172,11 +173,17 @@ def pairwise_interdependence(
     shape = (batch * time, max_distance)
     hidden = inputs.new_full(shape, torch.nan)
     logits = None if root is None else inputs.new_full(shape, torch.nan)
-    every = torch.arange(batch * time, device=inputs.device)
+    every = torch.arange(batch * time, device=inputs.device).split(max_rows)
+
+    def begun(bias_product: bool) -> States:
+        """Return the states after each word, with only this word in focus."""
+        pieces = [advance(known, None, None, at, entering[at], variant, bias_product) for at in every]
+        layers = zip(*pieces, strict=True)
+        return [(torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer])) for layer in layers]
+
     last_bias = variant != "released"  # whether the last word in focus has its bias product
-    # the states after each word, with only this word in focus
-    first = advance(known, None, None, every, entering, variant, True)
-    single = first if last_bias else advance(known, None, None, every, entering, variant)
+    first = begun(True)
+    single = first if last_bias else begun(False)
     alone = single[-1][0]
     for rows in (to_end > 1).nonzero().squeeze(1).split(max_rows):
         begin = rows.to(inputs.device)

@@ -140,5 +140,7 @@ def _growth_correlation(values: Tensor, c: Tensor) -> Tensor:
         torch.fft.fft(walk[:kept], size, 0).conj() * torch.fft.fft(walk, size, 0), dim=0
     )
     d = (squares[kept + lags] - squares[lags] + squares[kept] - 2 * products[lags].real) / kept
-    k = torch.corrcoef(torch.cat([lags.double()[None], d.T]))[0, 1:]
-    return torch.where(constant, torch.nan, k)
+    steps = lags.double()[:, None]
+    d, steps = d - d.mean(0), steps - steps.mean()
+    norm = d.norm(dim=0) * steps.norm()
+    return torch.where((norm > 0) & ~constant, (d * steps).sum(0) / norm, torch.nan)

@@ -80,7 +80,9 @@ class TowerPredictions:
         self.vocab_size = vocab_size
         self.towers = towers
         # a row for each type and half, the first for positions that do not count; a column for each sum
-        self._sums = torch.zeros(2 * vocab_size + 1, 1 + 2 * towers + towers**2, dtype=torch.float64)
+        self._pairs = torch.triu_indices(towers, towers)  # of the products, row by row
+        columns = 1 + 2 * towers + self._pairs.shape[1]
+        self._sums = torch.zeros(2 * vocab_size + 1, columns, dtype=torch.float64)
 
     def update(
         self,
@@ -109,8 +111,9 @@ class TowerPredictions:
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
 
         p = log_p.exp()
-        products = (p[:, None] * p).flatten(0, 1)
-        terms = torch.cat([torch.ones_like(p[:1]), p, log_p, products])
+        # indexing by self._pairs would synchronize
+        products = [p[tower] * p[tower:] for tower in range(self.towers)]
+        terms = torch.cat([torch.ones_like(p[:1]), p, log_p, *products])
         self._sums = self._sums.to(p.device)  # copies to the device in the first update only
         self._sums.index_add_(0, row, terms.T)
 
@@ -135,10 +138,13 @@ class TowerPredictions:
         # Raw moments are acceptable here, unlike elsewhere: a variance is precise to a few roundings of the mean
         # square, so its root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n, far below what is
         # reported.
-        covariance = sums[1 + 2 * K :].unflatten(0, (K, K)) / count - probability[:, None] * probability
-        deviation = covariance.diagonal().T.clamp(min=0).sqrt()
-        bound = deviation[:, None] * deviation  # Cauchy–Schwarz, which only rounding violates
-        covariance = torch.where(count >= 2, covariance.clamp(-bound, bound), torch.nan)
+        one, other = self._pairs
+        upper = sums[1 + 2 * K :] / count - probability[one] * probability[other]
+        deviation = upper[one == other].clamp(min=0).sqrt()
+        bound = deviation[one] * deviation[other]  # Cauchy–Schwarz, which only rounding violates
+        covariance = upper.new_empty(K, K, self.vocab_size)
+        covariance[one, other] = torch.where(count >= 2, upper.clamp(-bound, bound), torch.nan)
+        covariance[other, one] = covariance[one, other]
         half_count, half_probability, half_log_probability = means_of(by_half, K)
         return Predictions(
             count=count,

@@ -237,7 +237,7 @@ def pooled_states(
     for at in batches[rank::world_size]:
         read = [examples[i] for i in at.tolist()]
         batch = {name: torch.from_numpy(np.stack([e[name] for e in read])).to(device) for name in names}
-        f = f or EncoderMap(encoder, batch)
+        f, at = f or EncoderMap(encoder, batch), at.to(device)
         for k, (_, x) in enumerate(states_at(f, batch, times)):
             pooled[k, at] = decoder.pooled(batch, x).float()
     return all_reduce_sum(pooled)

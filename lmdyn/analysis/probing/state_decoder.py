@@ -67,13 +67,17 @@ class StateDecoder:
             positions: whether to predict at each position; n are True.
             forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging
                 Face's arguments.
-            exact: whether the layers return the state in at least float32.
+            exact: whether the layers return the state in at least float32, for training; without it, the logits have
+                no gradient.
 
         Raises:
             ValueError: if the logits are not computed from the outputs of these layers, as in ELECTRA, whose logits
                 are its generator's.
         """
-        with self._layers_return(state, exact=exact):
+        with (
+            torch.set_grad_enabled(exact and torch.is_grad_enabled()),
+            self._layers_return(state, exact=exact),
+        ):
             found = logits_at(self._module, batch, positions, forward)
         if not self._ran:
             raise ValueError(

@@ -51,9 +51,11 @@ def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -
     """
     p, q = _checked(p, q)
     mean = (p + q) / 2
-    own = (torch.special.entr(p) + torch.special.entr(q)) / 2
-    divergence: Tensor = (torch.special.entr(mean) - own).sum(-1)
-    return divergence.clamp(min=0)
+    return ((_negentropy(p) + _negentropy(q)) / 2 - _negentropy(mean)).clamp(min=0)
+
+
+def _negentropy(p: Tensor) -> Tensor:
+    return torch.xlogy(p, p).sum(-1)
 
 
 def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,9 +72,11 @@ def chosen_options(
         "draw": np.random.default_rng(seed).permutation(len(scores)),
     }[ties]
     score = np.where(np.isfinite(scores), scores, -np.inf)
-    place = np.unique(np.stack([score, order], 1), axis=0, return_inverse=True)[1].ravel()
-    best = np.zeros(items.max() + 1, np.int64)
-    np.maximum.at(best, items, place)
-    chosen = place == best[items]
+    best = np.full(items.max() + 1, -np.inf)
+    np.maximum.at(best, items, score)
+    tied = score == best[items]
+    first = np.full(len(best), -1.0)
+    np.maximum.at(first, items, np.where(tied, order, -1.0))
+    chosen = tied & (order == first[items])
     found: npt.NDArray[np.float64] = chosen / np.bincount(items, chosen)[items]
     return found

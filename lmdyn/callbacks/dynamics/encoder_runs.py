@@ -83,6 +83,8 @@ def _mean_of_all(values: Float[Tensor, "*times sentences"], diverged: Tensor) ->
 
 def _gathered(mine: Tensor, axis: int = -1) -> Tensor:
     """Gather sentences of all ranks in order: rank r has the numbers r, r + world size and so on."""
+    if rank_and_world_size()[1] == 1:
+        return mine
     parts = gather(mine.movedim(axis, 0).cpu())
     numbers = torch.cat([torch.arange(len(part)) * len(parts) + rank for rank, part in enumerate(parts)])
     return torch.cat(parts)[numbers.argsort()].movedim(0, axis).to(mine.device)
