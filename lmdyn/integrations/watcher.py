@@ -280,14 +280,16 @@ def watch(
         ['000000000.parquet', '000000002.parquet']
     """
     model, folder = unwrapped(model), Path(folder)
-    observers = [observers] if isinstance(observers, Observer) else list(observers)
+    observers = [observers] if isinstance(observers, Observer | type | str) else list(observers)
     if not isinstance(schedule, Steps | None):
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)
-    if tokenizer is not None and not hasattr(tokenizer, "all_special_ids"):
+    needed = ("__len__", "all_special_ids", "convert_ids_to_tokens")
+    lacking = [name for name in needed if not hasattr(tokenizer, name)]
+    if tokenizer is not None and lacking:
         raise ValueError(
-            f"tokenizer has type {type(tokenizer).__name__}: expected a tokenizer of transformers, such as "
-            "PreTrainedTokenizerFast(tokenizer_object=…), or None to name tokens by ids"
+            f"tokenizer has type {type(tokenizer).__name__}, which has no {', '.join(lacking)}: expected a tokenizer "
+            "of transformers, such as PreTrainedTokenizerFast(tokenizer_object=…), or None to name tokens by ids"
         )
     check_names(observers)
     if watched := [o.name for o in observers if o in _WATCHING]:

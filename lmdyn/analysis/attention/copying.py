@@ -80,7 +80,7 @@ def copying_scores(
         query_group: for each head its row of ``v``; by default its own.
 
     Raises:
-        ValueError: if the numbers of heads differ.
+        ValueError: if the numbers of heads differ, or sizes do not fit.
 
     Returns:
         One score per head; NaN as in :func:`positive_eigenvalues`.
@@ -98,5 +98,10 @@ def copying_scores(
         raise ValueError(
             f"v, or `query_group` if given, has {len(values)} heads, but o has {len(outputs)}: pass `query_group` with "
             "the row of v for each head of o"
+        )
+    if tuple(product.shape) != (values.shape[2], outputs.shape[1]) or values.shape[1] != outputs.shape[2]:
+        raise ValueError(
+            f"v is {tuple(v.shape)}, product {tuple(product.shape)} and o {tuple(o.shape)}: expected (kv_heads, "
+            "d_value, d), (d, e) and (heads, e, d_value), with equal d, e and d_value"
         )
     return positive_eigenvalues(values @ exact_float(product).to(values.device) @ outputs)

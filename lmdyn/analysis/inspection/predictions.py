@@ -37,7 +37,7 @@ def logits_at(
         Tensor of shape (n, vocab), in row-major order of the positions.
 
     Raises:
-        ValueError: if a forward that names ``predict`` does not return one row for each position.
+        ValueError: if the shape of the logits is wrong.
 
     Example:
         >>> module = nn.Embedding(3, 5)  # returns 5 "logits" per token
@@ -55,7 +55,12 @@ def logits_at(
                 f"({n}, vocab), one row for each position in `predict`"
             )
         return logits
-    return logits_of(call_module(module, batch, forward=forward))[positions]
+    logits = logits_of(call_module(module, batch, forward=forward))
+    if logits.shape[:2] != positions.shape:
+        raise ValueError(
+            f"logits are {tuple(logits.shape)}: expected (batch, time, vocab) for positions {tuple(positions.shape)}"
+        )
+    return logits[positions]
 
 
 def hits(logits: Float[Tensor, "*batch classes"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

@@ -226,7 +226,7 @@ class _Finder:
                 name = "decoder_embedding" if key.startswith("decoder") else "encoder_embedding"
             if name in self.places:
                 continue
-            if all(c.by_ids for c in given if c.module is m):
+            if self.trace.no_site(m) or all(c.by_ids for c in given if c.module is m):
                 self._add(name, "embedding", self.trace.first(m))
             else:
                 self.left_out.append(

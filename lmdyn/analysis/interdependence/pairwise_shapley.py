@@ -126,6 +126,10 @@ def pairwise_shapley_interaction(
     if words is None:
         words = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
+    if len(seeds) != len(inputs):
+        raise ValueError(
+            f"seed is a list of {len(seeds)}: expected one number, or a list of {len(inputs)}, one for each sentence"
+        )
     baseline = torch.as_tensor(baseline).to(inputs)
     if baseline.shape != inputs.shape[2:]:
         raise ValueError(

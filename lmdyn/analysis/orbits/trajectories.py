@@ -268,16 +268,18 @@ def part_of(f: Map, rows: Tensor | slice) -> Map:
 
 
 def check_steps(f: Map | Sequence[Map], steps: int) -> None:
-    """Raise an error for more steps than a sequence of maps has.
+    """Raise an error for a negative number of steps, and for more steps than a sequence of maps has.
 
     Raises:
-        ValueError: in this case.
+        ValueError: in these cases.
 
     Example:
         >>> check_steps([torch.tanh], 2)
         Traceback (most recent call last):
         ValueError: steps is 2, but the sequence has 1 maps, one for each step: use at most 1 steps
     """
+    if steps < 0:
+        raise ValueError(f"steps must be at least 0, got {steps}")
     if isinstance(f, Sequence) and steps > len(f):
         raise ValueError(
             f"steps is {steps}, but the sequence has {len(f)} maps, one for each step: use at most {len(f)} steps"

@@ -301,7 +301,8 @@ def edge_probes(
         Micro-F1 of each site and task.
 
     Raises:
-        ValueError: if a task has no spans in a part; if spans are empty or outside the pieces.
+        ValueError: if a task has no spans in a part; if spans are empty or outside the pieces; if labels are out of
+            range.
 
     Reference: Tenney et al. 2018, "What do you learn from context?", section 3; Chiang, Huang & Lee 2020, appendix D.1
         (linear, mean of the pieces).
@@ -323,7 +324,7 @@ def edge_probes(
     for name, part in parts.items():
         for task in tasks:
             n = len(part.activations[sites[0]])
-            _check_spans(f"{name}, task {task!r}", part.spans[task], n)
+            _check_spans(f"{name}, task {task!r}", part.spans[task], part.labels[task], n, num_classes[task])
     shape = len(sites), len(tasks)
     f1 = torch.zeros(shape, dtype=torch.float64)
     validation_f1 = torch.zeros(shape, dtype=torch.float64)
@@ -389,9 +390,13 @@ def _majority(train: EdgeData, test: EdgeData, task: str, num_classes: int) -> T
     return micro_f1(hits, len(gold) - hits, gold.sum() - hits)
 
 
-def _check_spans(where: str, spans: Tensor, n: int) -> None:
+def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int) -> None:
     if len(spans) == 0:
         raise ValueError(f"{where}: there are no spans: use more tokens, or leave out the task")
+    if labels.ndim == 1 and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise ValueError(
+            f"{where}: labels must be in 0 … {classes - 1}, got {int(labels.min())} to {int(labels.max())}"
+        )
     none = spans[:, 2] < 0
     if bool(none.any()) != bool(none.all()):
         raise ValueError(f"{where}: only some examples have a second span: split the examples into two tasks")

@@ -149,10 +149,13 @@ def check_names(observers: Sequence[Any]) -> None:
 
     Raises:
         ValueError: if two have the same name.
-        TypeError: if one is a class.
+        TypeError: if one is a class, or something else without a name.
     """
-    if cls := next((o.__name__ for o in observers if isinstance(o, type)), None):
-        raise TypeError(f"{cls} is a class: expected an observer, {cls}()")
+    for one in observers:
+        if isinstance(one, type):
+            raise TypeError(f"{one.__name__} is a class: expected an observer, {one.__name__}()")
+        if not hasattr(one, "name"):
+            raise TypeError(f"expected observers, such as LearningCurves(), got {one!r}")
     names = [o.name for o in observers]
     for name in names:
         if names.count(name) > 1:

@@ -122,11 +122,16 @@ def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] |
     """
     published = PUBLISHED.get(task, PUBLISHED[_BY_KIND[kind]])
     changed, known = changed or {}, vars(published)
-    settings = {**changed.get("all", {}), **changed.get(task, {})}
-    if unknown := [name for name in settings if name not in known]:
-        wrong = f"{unknown[0]!r}{did_you_mean(unknown[0], known) or ':'}"
-        raise ValueError(f"fine_tuning of {task}: unknown setting {wrong} expected {', '.join(known)}")
-    return replace(published, **settings)
+    try:
+        settings = {**changed.get("all", {}), **changed.get(task, {})}
+        if unknown := [name for name in settings if name not in known]:
+            wrong = f"{unknown[0]!r}{did_you_mean(unknown[0], known) or ':'}"
+            raise ValueError(f"fine_tuning of {task}: unknown setting {wrong} expected {', '.join(known)}")
+        return replace(published, **settings)
+    except TypeError as error:
+        raise ValueError(
+            f"fine_tuning of {task}: {error}. Expected a mapping of settings ({', '.join(known)}) to numbers"
+        ) from error
 
 
 class Classifier(nn.Module):

@@ -166,7 +166,9 @@ class EncodedSplit:
 
     def open(self, name: str, dtype: npt.DTypeLike) -> Array:
         """Map the file ``<name>.bin`` for reading."""
-        return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode="r")
+        path = self.folder / f"{name}.bin"
+        # an empty file cannot be mapped
+        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
 
     def relabel(self, names: Mapping[str, list[str]]) -> None:
         """Rewrite the label indices in place to index into ``names``, which holds all labels of this split."""

@@ -259,6 +259,7 @@ class TextCorpus(Corpus):
         """Drop what was encoded, and counted, with another tokenizer."""
         super().forget()
         self._types: frozenset[str] | None = None
+        self._titled: dict[str, bool] = {}
         self._chosen: dict[str, frozenset[int]] = {}
 
     @property
@@ -299,19 +300,21 @@ class TextCorpus(Corpus):
                 f"{in_words(self.dataset)} has no split {' or '.join(SPLITS)}, only {', '.join(table)}: "
                 "name its files by split, `data_files: {train: FILE}`"
             )
+        for split in set(SPLITS) & set(table):
+            features = table[split].features
+            kind = getattr(features.get(self.text_column), "dtype", "missing or a list")
+            if kind not in ("string", "large_string", "string_view", "null"):
+                raise ValueError(
+                    f"split {split!r} of {in_words(self.dataset)}: column {self.text_column!r} is {kind}, expected "
+                    f"text: set text_column to a column of text (the columns are {', '.join(features)})"
+                )
         return table
 
     def _rows(self, split: str) -> Iterator[str]:
         assert self.dataset is not None
         batches = self._table[split].select_columns([self.text_column]).iter(batch_size=1000)
         for batch in read_rows(batches, self.dataset):
-            for row in batch[self.text_column]:
-                if not isinstance(row, str | None):
-                    raise ValueError(
-                        f"{in_words(self.dataset)}: expected text in column {self.text_column!r}, got {row!r:.50}: set "
-                        "text_column to a column of text"
-                    )
-                yield row or ""
+            yield from (row or "" for row in batch[self.text_column])
 
     def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:
         """Yield a name and the lines of each source of a split."""
@@ -329,7 +332,9 @@ class TextCorpus(Corpus):
 
     def _rows_are_lines(self, split: str) -> bool:
         """Return whether a row of the dataset is a line of its text, as in WikiText; otherwise it is a document."""
-        return self._by_line or any(title for _, _, title in self._titles(self._row_lines(split)))
+        if not self._by_line and split not in self._titled:
+            self._titled[split] = any(title for _, _, title in self._titles(self._row_lines(split)))
+        return self._by_line or self._titled[split]
 
     def _row_lines(self, split: str) -> Iterator[str]:
         return (line for row in self._rows(split) for line in _lines(row.removesuffix("\n") + "\n"))

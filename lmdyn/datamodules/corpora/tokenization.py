@@ -191,7 +191,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         if path.is_file():
             vocabulary = Tokenizer.from_file(str(path)).get_vocab()
             found = {role: next((f for f in form if f in vocabulary), None) for role, form in _ROLES.items()}
-            tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path), **found)
+            tokenizer: Any = PreTrainedTokenizerFast(
+                tokenizer_file=str(path), **{role: form for role, form in found.items() if form}
+            )
         else:
             folder = str(path) if path.exists() else name
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -5,6 +5,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,7 @@ PUBLICATION: Mapping[str, str] = {
 }
 """Templates of the 25 relations of Chiang et al. 2020, table 8, in its order."""
 
+_KINDS = ("1-1", "N-1", "N-M")
 _ONE_TO_ONE = ("P1376", "P36")  # appendix F.1 of the publication; the others are N-1
 
 
@@ -74,10 +76,7 @@ class Cloze:
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
             raise ValueError(f"subject and object must be words, got {self.subject!r} and {self.object!r}")
-        if self.template.count("[X]") != 1 or self.template.split().count("[Y]") != 1:
-            raise ValueError(
-                f"template {shown(self.template)} of {self.relation}: expected one [X], and one [Y] as a word"
-            )
+        _check_template(self.relation, self.template)
 
     @property
     def query(self) -> str:
@@ -160,14 +159,20 @@ class TrexFacts(FactSource):
         if self.templates == "publication":
             return {r: (PUBLICATION[r], "1-1" if r in _ONE_TO_ONE else "N-1") for r in self.relations}
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
-        lines = read_json_lines(path, ("relation", "template", "type"))
         found: dict[str, tuple[str, str]] = {}
-        for number, entry in lines:
-            relation = entry["relation"]
-            said = (entry["template"], entry["type"])
-            if found.setdefault(relation, said) != said:
-                raise ValueError(f"{path}:{number}: {relation!r} is on an earlier line with other content")
-        each_once(sorted(found), 1, relations=self.relations)
+        known: set[str] = set()
+        for number, entry in read_json_lines(path, ("relation", "template", "type")):
+            relation, template, kind = entry["relation"], entry["template"], entry["type"]
+            known.add(relation)
+            if relation not in self.relations:
+                continue
+            with _place(path, number):
+                _check_template(relation, template)
+                if kind not in _KINDS:
+                    raise ValueError(f"type {shown(kind)} of {relation}: expected one of {', '.join(_KINDS)}")
+                if found.setdefault(relation, (template, kind)) != (template, kind):
+                    raise ValueError(f"{relation!r} is on an earlier line with other content: keep one line")
+        each_once(sorted(known), 1, relations=self.relations)
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
@@ -185,10 +190,9 @@ class TrexFacts(FactSource):
                     again += 1
                     continue
                 seen.add((subject, answer))
-                try:
-                    yield from [Cloze(relation, subject, answer, wording) for wording in wordings]
-                except ValueError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from error
+                with _place(path, number):
+                    asked = [Cloze(relation, subject, answer, wording) for wording in wordings]
+                yield from asked
             if not seen:
                 raise ValueError(f"{path}:1: expected facts, got none: use the complete file")
         if again:
@@ -203,10 +207,12 @@ class TrexFacts(FactSource):
             of = path.stem if path.stem in found else None  # a file of one relation, as in ParaRel
             if of is None and Path(os.path.expandvars(self.paraphrases)).expanduser().is_dir():
                 continue
-            for _, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
+            for number, entry in read_json_lines(path, ("pattern",) if of else ("relation", "template")):
                 relation = of or entry["relation"]
                 template = _apart(entry["pattern" if of else "template"])
                 if relation in found:
+                    with _place(path, number):
+                        _check_template(relation, template)
                     found[relation].append(template)
         if not any(found.get(relation) for relation in self.relations):
             raise ValueError(f"{self.paraphrases} has no paraphrase of {', '.join(self.relations)}: add one")
@@ -219,7 +225,10 @@ class TrexFacts(FactSource):
     def candidates(self) -> list[str]:
         """Return the common vocabulary."""
         (path,) = expand_paths(self.common_vocabulary or f"{self.folder}/common_vocab_cased.txt")
-        return [line.strip() for _, line in read_lines(path) if line.strip()]
+        words = [line.strip() for _, line in read_lines(path) if line.strip()]
+        if not words:
+            raise ValueError(f"{path}:1: expected candidates, one word per line, got none")
+        return words
 
 
 class GrammarFacts(FactSource):
@@ -260,6 +269,20 @@ class GrammarFacts(FactSource):
     def candidates(self) -> list[str]:
         """Return all names of the lexicon."""
         return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
+
+
+def _check_template(relation: str, template: str) -> None:
+    if template.count("[X]") != 1 or template.split().count("[Y]") != 1:
+        raise ValueError(f"template {shown(template)} of {relation}: expected one [X], and one [Y] as a word")
+
+
+@contextmanager
+def _place(path: Path, number: int) -> Iterator[None]:
+    """Within the context, prefix errors with file and line number."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}:{number}: {error}") from error
 
 
 def _apart(template: str) -> str:

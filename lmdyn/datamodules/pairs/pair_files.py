@@ -111,22 +111,33 @@ class PairFiles(TableData):
 
     def _converted(self, path: Path, rows: Sequence[TableRow]) -> Iterable[TableRow]:
         """Convert files of agreement to two sentences in a row."""
-        names = set(rows[0][1] if rows else ())
+        line, first = rows[0] if rows else (1, {})
+        names = set(first)
         if names >= _GULORDAVA:
             return _of_forms(path, rows)
-        other = [name for name in _OTHER_FORM if name in names]
-        return (
-            _of_verbs(path, rows, other[0]) if other and "verb_index" in names and not self.columns else rows
-        )
+        if "verb_index" in names and not self.columns:
+            other = next((name for name in _OTHER_FORM if name in names), None)
+            if other is None:
+                raise ValueError(
+                    f"{path}:{line}: expected a column with the wrong form of the verb ({', '.join(_OTHER_FORM)}), got "
+                    "only the right form. Add the column with the inflections that Linzen et al. publish"
+                )
+            return _of_verbs(path, rows, other)
+        return rows
 
 
-def _replaced(sentence: str, place: Any, first: int, form: str, where: str) -> str:
-    """Return a sentence with another word at a place, which is counted from ``first``."""
+def _replaced(sentence: str, index: int, form: str, where: str) -> str:
     words = sentence.split()
-    index = int(place) - first if str(place).isdecimal() else -1
     if not 0 <= index < len(words):
-        raise ValueError(f"{where}: the sentence has no word {place}: correct len_prefix or verb_index")
+        raise ValueError(f"{where}: the sentence has no word {index + 1}: correct len_prefix or verb_index")
     return " ".join([*words[:index], form, *words[index + 1 :]])
+
+
+def _number(row: Mapping[str, Any], name: str, where: str) -> int:
+    try:
+        return int(row[name])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: expected a whole number as {name}, got {row[name]!r}") from None
 
 
 def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
@@ -136,7 +147,7 @@ def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
         where = f"{path}:{line}"
         name = " ".join(str(row[key]) for key in ("pattern", "constr_id", "sent_id"))
         sentence = str(row["sent"] or "").removesuffix("<eos>").strip()
-        written = _replaced(sentence, row["len_prefix"], 0, str(row["form"]), where)
+        written = _replaced(sentence, _number(row, "len_prefix", where), str(row["form"]), where)
         kind = {"correct": "good", "wrong": "bad"}.get(str(row["class"]))
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))
         if kind is None or kind in known:
@@ -153,6 +164,7 @@ def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
 def _of_verbs(path: Path, rows: Sequence[TableRow], other: str) -> Iterator[TableRow]:
     """Yield the pairs of a sentence and the other form of its verb."""
     for line, row in rows:
+        where = f"{path}:{line}"
         good = " ".join(str(row.get("sentence") or "").split())
-        bad = _replaced(good, row["verb_index"], 1, str(row[other]), f"{path}:{line}")
+        bad = _replaced(good, _number(row, "verb_index", where) - 1, str(row[other]), where)
         yield line, {"paradigm": path.stem, **row, "good": good, "bad": bad}
