@@ -105,7 +105,8 @@ def named_counts(counts: Any, tokenizer: Any) -> pd.DataFrame:
                 "pass a dict of counts by id, or use `.sort_index().reindex(range(len(tokenizer)), fill_value=0)`"
             )
         return counts
-    by_id = pd.Series(counts.tolist() if isinstance(counts, Tensor) else counts)
+    listed = counts.tolist() if hasattr(counts, "tolist") else counts
+    by_id = pd.Series(dict(counts.items() if hasattr(counts, "items") else enumerate(listed)))
     for i, count in by_id.items():
         if not (_is_whole(i) and _is_whole(count)):
             raise ValueError(

@@ -38,7 +38,7 @@ def repeated_tokens(
         Ids, (rows, len(before) + 2 · length + len(after)).
 
     Raises:
-        ValueError: for fewer different ids than ``length``.
+        ValueError: for a length below 2, no rows, or fewer different ids than ``length``.
 
     Example:
         >>> row = repeated_tokens([5, 6, 7], 3, 1, before=[1])[0].tolist()
@@ -46,6 +46,8 @@ def repeated_tokens(
         (1, [5, 6, 7], True)
     """
     pool = torch.as_tensor(ids, dtype=torch.int64).unique()
+    if length < 2 or rows < 1:
+        raise ValueError(f"length is {length} and rows is {rows}: expected length from 2 and rows from 1")
     if len(pool) < length:
         raise ValueError(f"expected `length` = {length} different tokens, got {len(pool)}: lower `length`")
     first, last = (torch.tensor([*around], dtype=torch.int64) for around in (before, after))

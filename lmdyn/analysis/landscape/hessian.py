@@ -123,7 +123,12 @@ class Hessian:
 
         Returns:
             Eigenvalues, largest first; NaN for those that did not converge, or if a derivative is not finite.
+
+        Raises:
+            ValueError: for a count below 1 or above the number of parameters.
         """
+        if not 1 <= count <= self.size:
+            raise ValueError(f"expected a number of eigenvalues from 1 to {self.size}, got {count}")
         if self.size <= max(_DENSE, 2 * count + 1):
             matrix = self.dense().double()
             if not matrix.isfinite().all():

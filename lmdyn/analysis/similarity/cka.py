@@ -150,7 +150,7 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
         kk, ll, kl = exact_float(pair.norm_products)
         biased_xx = float(xx)
         biased_yy = float(yy)
-        tx, ty = (pair.x.variance, pair.y.variance)
+        tx, ty = pair.x.variance, pair.y.variance
         pairs, share = (n - 1) * (n - 2), n / (n - 2)
         xx, yy, xy = (
             squares - share * products + trace / pairs

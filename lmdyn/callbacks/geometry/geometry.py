@@ -251,7 +251,7 @@ class Geometry(StreamingObserver):
             found = total.result()
             if found.n:
                 place = {"site": site, "over": over}
-                yield place, self._of_vectors(found, samples[over].rows(site).cpu())
+                yield place, self._of_vectors(found, samples[over].rows(site).cpu(), over)
         for (site,), signs in sums.of("signs"):
             yield {"site": site, "over": "all"}, signs.result()
         for site, first in sums["first"].result().items():
@@ -259,11 +259,17 @@ class Geometry(StreamingObserver):
                 yield {"site": site, "head": head}, {"first_token_attention": weight}
             yield {"site": site}, {"first_token_equal": first.equal}
 
-    def _of_vectors(self, found: VectorGeometry, sample: Tensor) -> dict[str, float | None]:
+    def _of_vectors(self, found: VectorGeometry, sample: Tensor, over: str) -> dict[str, float | None]:
         """Return the numbers of a set of vectors: None if they are not defined, all NaN if vectors are not finite."""
         if not found.finite:
             names = [quantity.name for quantity in (*_OF_VECTORS, *_OF_SAMPLE)]
             return {**dict.fromkeys(names, math.nan), "vectors": found.n}
+        if over == "last" and found.n < _ENOUGH * found.width:
+            report(
+                self.name,
+                f"the probe set has {found.n} rows, thus {found.n} last tokens, but ranks in {found.width} dimensions "
+                f"require {_ENOUGH * found.width}. Observe more rows, or compare `rankme` with `rankme_white_noise`",
+            )
         values: dict[str, float] = {"vectors": found.n}
         if (spectrum := found.spectrum) is not None:
             values |= {

@@ -406,8 +406,9 @@ class Interdependence(Observer):
         # the first is the baseline of the last
         ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])
         plain = ~quantity.str.match("(mean_)?(known_|off_by_one_|shuffled_)") & quantity.ne("pairs")
-        rest = quantity.str.startswith("known_") & rows["distance"].notna()
-        return rows[whole & of_space & plain | ends & ~rest & (whole | of_space & quantity.ne("pairs"))]
+        of_known_at_distances = quantity.str.startswith("known_") & rows["distance"].notna()
+        of_ends = ends & (whole | of_space & quantity.ne("pairs")) & ~of_known_at_distances
+        return rows[whole & of_space & plain | of_ends]
 
     @classmethod
     def figures(cls, observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -25,7 +25,7 @@ from lmdyn.callbacks.observing.findings import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import SAVE_WEIGHTS
+from lmdyn.callbacks.observing.run import SAVE_WEIGHTS, report
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, Sites
 from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.observing.token_groups import FrequencySource, check_bands, frequency_bands, gold_layers
@@ -235,7 +235,11 @@ class LossChangeAllocation(Observer):
         for path, number in repeated.items():
             inside = [n for n, p in self.paths().items() if f"{plain_path(p)}.".startswith(f"{path}.")]
             name = inside[0] if inside else path.replace(".", "_") or "module"
-            if number <= _MOST_APPLICATIONS:
+            if number > _MOST_APPLICATIONS:
+                report(
+                    self.name, f"{path} runs {number} times for a batch: lmdyn does not tell the runs apart"
+                )
+            else:
                 found.setdefault(name, path)
         return found
 

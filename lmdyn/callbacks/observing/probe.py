@@ -453,8 +453,9 @@ def _in_step(
     batch: dict[str, Any] | None = None
     for before, batch in probe.counted(rank, world_size):
         yield batch, before
-    for _ in range(most - own):
-        yield batch or next(probe.batches()), None  # a rank without batches reads another's
+    if own < most:  # a rank without batches reads another's
+        batch = batch or next(probe.batches())
+        yield from [(batch, None)] * (most - own)
 
 
 class Reader:

@@ -175,11 +175,14 @@ class Checkpoints(Reference):
             raise ValueError(f"path of Checkpoints is {path!r}: expected {{}} in place of each name")
         self.path = path
         self.names = names
-        self._others = (module, forward, step)
+        self.class_path = module
+        self.forward = forward
+        self.step = step
 
     def named(self, name: str) -> dict[str, Reference]:
         """Return a reference for each of the names."""
-        return {own: Checkpoint(self.path.replace("{}", own), *self._others) for own in self.names}
+        others = self.class_path, self.forward, self.step
+        return {own: Checkpoint(self.path.replace("{}", own), *others) for own in self.names}
 
     def modules(self, module: Module, run: Run, step: int) -> dict[str, Module]:
         """Return the modules of all references."""

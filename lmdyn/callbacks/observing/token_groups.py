@@ -67,6 +67,8 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
     counts = torch.zeros(1 if tokenizer is None else len(tokenizer), dtype=torch.int64)
     for batch in observer.probe_set.batches():
         targets = batch.get("labels", text_of(batch))
+        if targets.is_floating_point():
+            raise ValueError(f"{observer.name}: expected integer token ids in batches, got {targets.dtype}")
         # tokens that are read but never predicted have the count 0
         counts = add_counts(counts, targets[targets >= 0].cpu(), _ids_of(batch))
     return counts

@@ -188,9 +188,11 @@ class WordClusters(Observer):
         if path in matrices and len(matrices[path]) >= self._size:
             return matrices[path].detach()
         there = [name for name, w in matrices.items() if len(w) == self._size]
+        weight = weights.get(path)
+        got = f"shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else "no weight"
         raise ValueError(
-            f"{self.name}: {path!r} has no weight with a row for each of {self._size} token ids: set `embedding` to "
-            f"the path of a module with such a weight ({', '.join(there) or 'the model has none'})"
+            f"{self.name}: expected a weight with a row for each of {self._size} token ids in {path!r}, got {got}: set "
+            f"`embedding` to the path of a module with such a weight ({', '.join(there) or 'the model has none'})"
         )
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:

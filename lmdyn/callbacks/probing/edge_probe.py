@@ -158,17 +158,19 @@ class EdgeProbe(Observer):
         return sum(int((labels_of(batch) >= 0).sum()) for batch in batches)
 
     def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
-        """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site.
-
-        The groups are of as many sites as would fit if all were as wide as the widest.
-        """
+        """Return groups of sites whose features fit into ``memory_gb`` together, and the width of each site."""
         read = module if self.forward is not None else _without_heads(module, self.paths())
         widths = site_widths(module, self.probe_set, self.paths(), self.forward, read=read)
-        names, most = list(widths), len(widths)
-        if self.memory_gb is not None:
-            room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
-            most = max(1, int(room / max(widths.values())))
-        return [names[i : i + most] for i in range(0, len(names), most)], widths
+        if self.memory_gb is None:
+            return [list(widths)], widths
+        room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
+        groups: list[list[str]] = []
+        for name, width in widths.items():
+            if groups and sum(widths[other] for other in groups[-1]) + width <= room:
+                groups[-1].append(name)
+            else:
+                groups.append([name])
+        return groups, widths
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Make a pass over each split, then train all classifiers at once; in groups of sites with ``memory_gb``."""

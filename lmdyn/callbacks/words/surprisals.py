@@ -128,6 +128,10 @@ class Surprisals(StreamingObserver):
     def _read_list(self) -> list[str] | None:
         given = self.words
         if isinstance(given, str | Path):
+            if not Path(given).is_file():
+                raise ValueError(
+                    f"{self.name}: `words` is {str(given)!r}: expected a file that exists, or a list of words"
+                )
             given = [line.strip() for line in Path(given).read_text(encoding="utf-8-sig").splitlines()]
             self._found["words"] = given = [word for word in given if word]
         if given is not None and not given:

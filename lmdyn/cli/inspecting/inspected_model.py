@@ -74,7 +74,7 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     Args:
         name: yaml, run folder, checkpoint of a run, folder or hub name of transformers, ``package.Class``, or a class
             of ``lmdyn.models``.
-        arguments: ``--model.ARG VALUE …``, which override those of a configuration.
+        arguments: ``--model.ARG=VALUE …``, which override those of a configuration.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -242,7 +242,7 @@ def instantiate(entries: Config, arguments: Sequence[str] = ()) -> tuple[Config,
 
     Args:
         entries: class path or configuration entry of each of these names.
-        arguments: ``--model.ARG VALUE …``, which override the entries.
+        arguments: ``--model.ARG=VALUE …``, which override the entries.
 
     Returns:
         The entries with the arguments of the command line, as plain values; and the objects.

@@ -90,8 +90,13 @@ def _in_order(names: Sequence[str], recorded: Sequence[Quantity]) -> list[str]:
 
 def _coded(column: "pd.Series[Any]") -> tuple[np.ndarray[Any, Any], list[str]]:
     """Return texts as indices into a list; missing ones are empty."""
-    places, levels = pd.factorize(column.astype("string").fillna(""))
-    return places, [str(level) for level in levels]
+    places, found = pd.factorize(column, use_na_sentinel=True)
+    levels = [str(level) for level in found]
+    if (places < 0).any():
+        if "" not in levels:
+            levels.append("")
+        places = np.where(places < 0, levels.index(""), places)
+    return places, levels
 
 
 def _amounts(scalars: pd.DataFrame, name: str, steps: np.ndarray[Any, Any]) -> list[int | None] | None:

@@ -287,9 +287,10 @@ def _group_of(typed: str, class_path: str) -> str:
 
 
 def _arguments(class_path: str) -> dict[str, Any]:
-    """Return the types of a class's arguments by name, also of those that it passes to its bases."""
+    """Return the types of the arguments of a class (also of those that it passes to its bases) or function."""
     try:
-        found = get_signature_parameters(dotted(class_path), "__init__")
+        maker = dotted(class_path)
+        found = get_signature_parameters(maker, "__init__" if isinstance(maker, type) else None)
     except ValueError:
         return {}
     return {argument.name: argument.annotation for argument in found}

@@ -159,6 +159,8 @@ class IndexedLoader(ShardedLoader, ABC):
         Raises:
             ResumeError: if the state is of a loader with other settings, updates of another size, or another order.
         """
+        if "global_batch" not in state:
+            raise ResumeError("a version of lmdyn before 0.1 saved the run: resume with that version")
         here = {**self.resumable(), "order": _ORDER}
         check_settings({**here, **state.get("settings", {}), "order": state.get("order", _ORDER)}, here)
         self.data.compare(state.get("text"))

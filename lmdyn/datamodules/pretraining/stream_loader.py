@@ -207,6 +207,9 @@ class StreamLoaderOfRows:
         parts = _Parts(self._deal, self._batch, self.rank, self._start, self._reader, self._states)
         if self.num_workers:
             parts.workers = min(self.num_workers, len(readers))
+            if parts.workers < self.num_workers:
+                said = "%d of %d workers start, since `readers` is low: set `readers` to ranks × workers in a new run"
+                log.info(said, parts.workers, self.num_workers)
             made = in_workers(parts, parts.workers, prefetch_factor=2 * parts.workers)
         else:
             made = parts.parts(0)

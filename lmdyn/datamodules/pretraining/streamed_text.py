@@ -33,8 +33,8 @@ class StreamedText:
             multiple of ranks × workers for all machines on which the run will continue.
 
     Raises:
-        ValueError: if sizes are below 1, or no dataset is given; with the first batch, if a dataset cannot be opened,
-            or lacks the column; with a later batch, if it cannot be read or has no text.
+        ValueError: if sizes are below 1, no dataset is given, or one has no ``path``; with the first batch, if a
+            dataset cannot be opened, or lacks the column; with a later batch, if it cannot be read or has no text.
 
     Example:
         >>> wikipedia = {"path": "wikimedia/wikipedia", "name": "20231101.en"}
@@ -60,6 +60,9 @@ class StreamedText:
         self.datasets = [dict(one) for one in (dataset if isinstance(dataset, list) else [dataset])]
         if not self.datasets:
             raise ValueError("dataset is an empty list, expected at least one dataset to stream")
+        for one in self.datasets:
+            if "path" not in one:
+                raise ValueError(f"dataset requires a `path`, got {', '.join(sorted(one)) or 'no entries'}")
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer

@@ -1,6 +1,7 @@
 """GLUE and SQuAD 2.0 for fine-tuning, from their own files or from the hub."""
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from lmdyn.datamodules.files.checks import each_once
 from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
-from lmdyn.datamodules.files.text_files import expand_paths, read_json, read_lines, shown
+from lmdyn.datamodules.files.text_files import read_json, read_lines, shown
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 
 logger = logging.getLogger(__name__)
@@ -104,8 +105,9 @@ class GlueTasks(TaskData):
         given = {t: (folder, squad_dataset if t == SQUAD else dataset) for t in tasks}
         if wrong := [t for t, sources in given.items() if sources.count(None) != 1]:
             raise ValueError(
-                f"expected either `folder` or data of the hub for {', '.join(wrong)}: set `dataset` for GLUE's tasks "
-                "(path: nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
+                f"expected one source of {', '.join(wrong)}, `folder` or data of the hub: set either `folder`, or "
+                "`dataset` for GLUE's tasks (path: nyu-mll/glue) and `squad_dataset` for SQuAD2.0 (path: "
+                "rajpurkar/squad_v2)"
             )
         self.names = tuple(tasks)
         self.folder = folder
@@ -154,7 +156,13 @@ class GlueTasks(TaskData):
         return RawTask(SQUAD, "span", train, {"": dev})
 
     def _file(self, name: str) -> Path:
-        (path,) = expand_paths(f"{self.folder}/{name}")
+        path = Path(os.path.expandvars(self.folder or "")).expanduser() / name
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} does not exist: expected the files in their own layout, <folder>/<task>/train.tsv and dev.tsv "
+                "(MNLI: dev_matched.tsv and dev_mismatched.tsv; SQuAD2.0: train-v2.0.json and dev-v2.0.json). Check "
+                "`folder`, or set `dataset` or `squad_dataset` (of the hub) instead"
+            )
         return path
 
 
@@ -284,7 +292,8 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
     found = []
     for i, row in enumerate(rows):
         try:
-            given = row["answers"]  # the plausible answers of impossible questions have another key
+            # the plausible answers of impossible questions have another key
+            given = row.get("answers", []) if row.get("is_impossible") else row["answers"]
             if isinstance(given, list):
                 answers = [(answer["text"], answer["answer_start"]) for answer in given]
             else:

@@ -93,8 +93,11 @@ def test_refusals(tmp_path):
         lambda **settings: attach(tmp_path, **settings).observe(Model(), 0),
         ({"words": 6}, r"expected more words than components \(6\)"),
         ({"table": FEW}, r"components \(6\), got 4: lower `components`"),
-        ({"embedding": "word_embeddings"}, r"'word_embeddings' has no weight with .*\(embedding, decoder\)"),
-        ({"embedding": "norm"}, "'norm' has no weight with a row"),
+        (
+            {"embedding": "word_embeddings"},
+            r"token ids in 'word_embeddings', got no weight: .*\(embedding, decoder\)",
+        ),
+        ({"embedding": "norm"}, "each of .* token ids in 'norm', got shape"),
         ({"embedding": "decoder"}, "components is 6: expected at most 4, the width of 'decoder'"),
     )
 

@@ -212,6 +212,7 @@ def test_what_is_refused(tmp_path):
         lambda **settings: words_model(tmp_path, **settings),
         ({"words": []}, "`words` is empty: name words"),
         ({"words": str(tmp_path / "empty.txt")}, "`words` is empty"),
+        ({"words": "none.txt"}, "`words` is 'none.txt': expected a file that exists"),
     )
     with pytest.raises(ValueError, match="requires the run's tokenizer"):
         Surprisals(probe=[{"input_ids": torch.ones(1, 4)}]).attach(Run(tmp_path, None))

@@ -157,6 +157,12 @@ def test_a_dataset_may_name_its_own_split(folder):
     assert sorted(texts) == sorted([document(i) for i in range(30)] + SENTENCES)
 
 
+def test_the_text_may_have_another_column(folder):
+    (folder / "said.jsonl").write_text('{"text": "no", "said": "the text"}\n')
+    stream = StreamedText(mixed(folder, "said.jsonl")[0], epoch_batches=1, text_column="said")
+    assert next(documents_of(stream, 0, 1, START))[0] == "the text"
+
+
 def test_bad_sources_are_clear_errors(folder, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
