@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.parsing.errors import of_users_code
+from lmdyn.cli.parsing.errors import causes, of_users_code
 from tests.cli.tiny_run import at_steps, tiny_run
 
 BORING = "lightning.pytorch.demos.boring_classes.BoringModel"
@@ -60,6 +60,12 @@ def test_an_error_of_a_users_code_keeps_its_traceback(config, given, error, mess
     assert "users_" in text  # the file and the line
     assert text.strip().splitlines()[-1].startswith(error.__name__)
     assert of_users_code(raised.value) is not None
+
+
+def test_causes_in_a_circle_end():
+    error, other = ValueError("one"), ValueError("other")
+    error.__cause__, other.__cause__ = other, error
+    assert list(causes(error)) == [error, other]
 
 
 def lines(capsys):

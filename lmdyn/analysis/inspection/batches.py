@@ -36,6 +36,7 @@ __all__ = [
     "padding_mask",
     "rows_at",
     "rows_of",
+    "targets_of",
     "text_labels",
     "text_of",
     "tokens_of",
@@ -293,6 +294,11 @@ def text_of(batch: Batch) -> Tensor:
     """Return the text of a batch: its ``input_ids``, else its ``labels``."""
     ids = batch.get("input_ids")
     return ids if isinstance(ids, Tensor) else labels_of(batch)
+
+
+def targets_of(batch: Batch) -> Tensor:
+    """Return what is predicted in a batch: its ``labels``, else its ``input_ids``."""
+    return labels_of(batch) if "labels" in batch else text_of(batch)
 
 
 def tokens_of(batch: Batch) -> Bool[Tensor, "batch time"]:

@@ -369,8 +369,8 @@ def _checked_embeddings(module: Module, text: Tensor, tokenizer: Any) -> Iterato
         if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
             return
         rows, highest = embedding.num_embeddings, int(ids.max())
-        same = ids.shape == text.shape and torch.equal(ids, text)
-        tokens = len(tokenizer) if same and isinstance(tokenizer, Sized) else 0
+        same = isinstance(tokenizer, Sized) and ids.shape == text.shape and torch.equal(ids, text)
+        tokens = len(tokenizer) if same else 0
         if max(highest + 1, tokens) > rows:
             over = tokens > rows
             what = f"the tokenizer has {tokens} tokens" if over else f"token ids go up to {highest}"

@@ -30,7 +30,7 @@ from lmdyn.callbacks.observing.module_reading import (
 )
 from lmdyn.callbacks.observing.panels import standard_figures
 from lmdyn.callbacks.observing.probe import ProbeSet, text_digest
-from lmdyn.callbacks.observing.protocols import require
+from lmdyn.callbacks.observing.protocols import UnmetNeedsError, objective_of, require
 from lmdyn.callbacks.observing.recording import (
     Passes,
     check_names,
@@ -459,7 +459,13 @@ class Observer(L.Callback, ABC):
         self.seen_step = None  # reset for a new fit
         count_updates(trainer)
         check_names(_observers(trainer))
-        self.attach(Run.of(trainer, pl_module))
+        run = Run.of(trainer, pl_module)
+        try:
+            self.attach(run)
+        except UnmetNeedsError as error:  # other data would not suffice
+            if self.reads == "masked" and objective_of(run.datamodule) == "causal":
+                raise ValueError(f"{self.name} requires a masked model; {error}") from error
+            raise
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites before training."""

@@ -24,12 +24,14 @@ from lmdyn.analysis.inspection.batches import (
     named_batch,
     next_token_labels,
     own_copy,
+    targets_of,
     text_labels,
     text_of,
     tokens_of,
     whole_numbers,
 )
 from lmdyn.analysis.inspection.forward import (
+    IGNORED,
     Batch,
     Forward,
     call_module,
@@ -223,7 +225,7 @@ class ProbeSet:
                         "position_ids",
                     )
                 yield tokens, rows
-            tokens += int((batch.get("labels", text_of(batch)) != -100).sum())
+            tokens += int((targets_of(batch) != IGNORED).sum())
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
 

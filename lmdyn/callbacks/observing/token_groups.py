@@ -10,7 +10,7 @@ from pandas import DataFrame
 from torch import Tensor
 
 from lmdyn.analysis.inspection.attributes import did_you_mean
-from lmdyn.analysis.inspection.batches import text_of
+from lmdyn.analysis.inspection.batches import targets_of, text_of
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.analysis.words.frequency_cells import BLOCKS, LEAST_BLOCKS, frequency_ranks
 from lmdyn.callbacks.observing.amounts import add_counts
@@ -66,7 +66,7 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
         return counts
     counts = torch.zeros(1 if tokenizer is None else len(tokenizer), dtype=torch.int64)
     for batch in observer.probe_set.batches():
-        targets = batch.get("labels", text_of(batch))
+        targets = targets_of(batch)
         if targets.is_floating_point():
             raise ValueError(f"{observer.name}: expected integer token ids in batches, got {targets.dtype}")
         # tokens that are read but never predicted have the count 0

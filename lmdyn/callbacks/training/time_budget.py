@@ -39,7 +39,7 @@ class TimeBudget(L.Callback):
 
     Args:
         hours: the budget in hours, above 0.
-        warmup_share: share of the budget in which the rate rises, in [0, 1).
+        warmup_share: share of the budget in which the rate rises, from 0 to 0.99.
         every_n_steps: number of updates between readings of the clock, from 1; the rate is constant in between. With
             several ranks, reading it requires communication.
 
@@ -56,7 +56,7 @@ class TimeBudget(L.Callback):
     """
 
     hours: Annotated[float, Above(0)]
-    warmup_share: Annotated[float, From(0), Above(-1, 1)] = 0.06
+    warmup_share: Annotated[float, From(0, 0.99)] = 0.06
     every_n_steps: Annotated[int, From(1)] = 10
 
     def __post_init__(self) -> None:

@@ -227,12 +227,14 @@ class Sparsity(StreamingObserver):
             raise ValueError(
                 f"{self.name}: `gradients` requires `sites`: name `sites`, or set `gradients: false`"
             )
-        self.widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Report fewer than the three words that a correlation requires, and sums by word."""
+        self.widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         counts = count_labels(self.probe_set, ["labels"])["labels"]
-        words = int((self.samples[""][: len(counts)] & (counts >= self.min_count)).sum())
+        enough = counts >= self.min_count
+        enough[: len(self.counts)] &= self.samples[""][: len(counts)]
+        words = int(enough.sum())
         if words < _LEAST:
             what = f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation"
             yield expected(what, str(words), "use more text (`max_tokens`, `probe`), or lower `min_count`")

@@ -180,7 +180,6 @@ class TokenLearning(Observer):
                 hashes.append(self._hashes(batch, words, number))
         if self.max_words is not None and total > self.max_words:
             self._highest_hash = int(torch.cat(hashes).kthvalue(self.max_words).values)
-        self._some_known = total > unknown
         if unknown:
             warn(
                 self.name,
@@ -202,7 +201,8 @@ class TokenLearning(Observer):
         if missing := sorted({_GROUPINGS[b] or "" for b in by} - {"", *layers}):
             raise ValueError(
                 f"{self.name}: the groupings {', '.join(b for b in by if _GROUPINGS[b] in missing)} require layers "
-                f"{', '.join(missing)} in batches and `label_names`, got {', '.join(layers) or 'none'}: change `by`"
+                f"{', '.join(missing)} in batches and `label_names`, got {', '.join(layers) or 'none'}: set `by` to "
+                "other groupings, such as ['rank'] or []"
             )
         return by
 
@@ -239,9 +239,26 @@ class TokenLearning(Observer):
     # ---------------------------------------------------------------- an observation
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
-        """Report text without a word that the tokenizer knows."""
-        if not self._some_known:
+        """Report text without a word that the tokenizer knows, and groups without words, such as bands of ranks."""
+        held: dict[str, set[int]] = {by: set() for by in self._groupings}
+        known = 0
+        for batch in self.probe_set.batches():
+            words = number_words(batch["words"])
+            is_known = self._known(batch, words)
+            known += int(is_known.sum())
+            for by, grouping in self._groupings.items():
+                held[by] |= set(grouping.of(batch, words)[is_known].tolist())
+        if not known:
             yield expected("words that the tokenizer knows", "none", "use the tokenizer of this model's text")
+        for by, grouping in self._groupings.items():
+            empty = [name for i, name in enumerate(grouping.names) if i not in held[by]]
+            if known and empty and (by == "rank" or len(empty) == len(grouping.names)):
+                yield expected(
+                    f"words of the groups {', '.join(empty)} of {by!r} in the probe set",
+                    f"none among {known:,} words",
+                    "set other `bands`" if by == "rank" else "set `by` to other groupings",
+                    stops=False,
+                )
 
     @torch.no_grad()
     def measure(self, module: Module, step: int) -> pd.DataFrame:

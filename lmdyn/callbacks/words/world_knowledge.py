@@ -120,7 +120,7 @@ class WorldKnowledge(Observer):
         return cast(HasFacts, self.probe_set.loader)
 
     def foresee(self, module: Module) -> Iterable[Foreseen]:
-        """Report facts whose object is a token for unknown words."""
+        """Report facts whose object is a token for unknown words, and candidates without any object."""
         objects = [int(o) for e in self._facts.examples for o in np.asarray(e["labels"]).ravel() if o >= 0]
         special = set(self.run.tokenizer.all_special_ids) if self.run.tokenizer is not None else set()
         unknown = sum(o in special for o in objects)
@@ -130,6 +130,13 @@ class WorldKnowledge(Observer):
                 f"{unknown} of {len(objects)} facts with a special token as object",
                 "remove these facts, or train the tokenizer on text that contains the objects",
                 stops=unknown == len(objects),
+            )
+        if not set(objects) & set(self._facts.candidates):
+            yield expected(
+                "objects among the candidates",
+                f"none of {len(set(objects))}",
+                "use the tokenizer for which the questions were made",
+                stops=False,
             )
 
     def measure(self, module: Module, step: int) -> pd.DataFrame:

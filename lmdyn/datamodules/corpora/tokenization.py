@@ -185,7 +185,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         ValueError: if it cannot be read as a fast tokenizer, or if several of its tokens share an id.
     """
     path = Path(os.path.expandvars(name)).expanduser()
-    if path.is_file() and (path.parent / "tokenizer_config.json").exists():
+    if path.is_file() and path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").exists():
         path = path.parent
     try:
         if path.is_file():

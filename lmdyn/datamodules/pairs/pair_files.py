@@ -135,9 +135,9 @@ def _replaced(sentence: str, index: int, form: str, where: str) -> str:
 
 def _number(row: Mapping[str, Any], name: str, where: str) -> int:
     try:
-        return int(row[name])
+        return int(row.get(name, ""))
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: expected a whole number as {name}, got {row[name]!r}") from None
+        raise ValueError(f"{where}: expected a whole number as {name}, got {row.get(name)!r}") from None
 
 
 def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:

@@ -16,6 +16,16 @@ def test_attractors_of_different_maps_are_counted_apart():
     assert ends([(wells, last, first), (wells, last, ~first)], first, **SETTINGS).tolist() == [0, 1, -1]
 
 
+def test_cycles_have_an_attractor_and_chaos_has_none():
+    two, chaos = (lambda x, r=r: r * x * (1 - x) for r in (3.2, 3.9))
+    last = torch.tensor([[0.2], [0.3], [0.4]], dtype=torch.float64)
+    for _ in range(2000):
+        last = torch.cat([two(last[:2]), chaos(last[2:])])
+    first = torch.tensor([True, True, False])
+    found = ends([(two, last, first), (chaos, last, ~first)], first | ~first, **SETTINGS)
+    assert found.tolist() == [0, 0, -1]
+
+
 def test_states_that_are_not_finite_have_no_attractor():
     last, both = torch.tensor([[1.0], [float("nan")]]), torch.tensor([True, True])
     assert ends([(lambda x: 1 + 0 * x, last, both)], both, **SETTINGS).tolist() == [0, -1]

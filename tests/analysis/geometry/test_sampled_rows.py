@@ -41,7 +41,7 @@ def test_a_short_stream_is_taken_whole():
 
 def test_rows_are_copied():
     x = ROWS["a"].clone()
-    sample = SampledRows(50)
+    sample = SampledRows(5000)  # so that no row is dropped meanwhile
     sample.update(KEYS, {"a": x})
     x.zero_()
     sample.reduce()

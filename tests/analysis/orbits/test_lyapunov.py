@@ -217,6 +217,8 @@ class TestSpectrumInSteps:
         exact = lyapunov_spectrum(henon, x, 2, 400, skip=100)
         finite = lyapunov_spectrum(henon, x, 2, 400, skip=100, every=2, method="perturbation")
         torch.testing.assert_close(exact.exponents, finite.exponents, rtol=0, atol=1e-4)
+        fifth = lyapunov_spectrum(henon, x, 2, 400, skip=100, every=5)
+        torch.testing.assert_close(exact.exponents, fifth.exponents, rtol=0, atol=1e-8)
         linear = torch.tensor([[0.5, 1.0], [0.0, 0.9]], dtype=torch.float64)
         found = lyapunov_spectrum(lambda x: x @ linear, x, 2, 100, skip=100, every=5, method="perturbation")
         expected = torch.tensor([[math.log(0.9), math.log(0.5)]], dtype=torch.float64)

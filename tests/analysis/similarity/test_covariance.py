@@ -63,6 +63,14 @@ class TestBatches:
         x[:10] += 30
         torch.testing.assert_close(values(stream(x, y, 10)), direct(x, y), atol=1e-9, rtol=0)
 
+    def test_what_is_kept_does_not_grow(self):
+        covariance, (x, y), kept = CrossCovariance(), made(50), []
+        for _ in range(3):
+            covariance.update(x, y)
+            parts = vars(covariance._sums).values()
+            kept.append(sum(v.numel() for v in parts if isinstance(v, torch.Tensor)))
+        assert kept[0] == kept[2] < 1.2 * 50**2
+
 
 class TestParts:
     def test_parts_add_up_whatever_their_means(self):

@@ -78,3 +78,9 @@ def test_keys_that_a_batch_may_lack(tmp_path, caplog):
     table = attach(tmp_path, probe, tokenizer=None).observe(make(), 0)
     assert set(table["quantity"]) == {"entropy", "diagonal", "itself", "map"}
     assert "no vertical score" in caplog.text
+
+
+def test_sites_of_ones_own(tmp_path):
+    sites = {"second": "bert.encoder.layer.1.attention.self"}
+    table = attach(tmp_path, attention_sites=sites).observe(make("bert"), 0)
+    assert table["site"].unique().tolist() == ["second"]

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pandas as pd
+import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -47,7 +48,9 @@ class Observed:
 
 def test_tensorboard_shows_the_finding_first_in_the_form_of_a_card(tmp_path):
     tensorboard, images = TensorBoardLogger(tmp_path, "tb"), Images(tmp_path, "images")
+    before = torch.get_rng_state()
     draw(Observed(), [tensorboard, images], 100)
+    assert torch.equal(torch.get_rng_state(), before)  # training draws from it
     tensorboard.finalize("success")
     events = EventAccumulator(tensorboard.log_dir).Reload()
     sizes = {

@@ -343,6 +343,12 @@ def test_processes_share_the_tasks(tmp_path):
         assert len(set(ranks.values())) == min(world_size, 3)
 
 
+def test_glues_own_metrics(tmp_path):
+    observer = attach(tmp_path, ("CoLA",), metrics="glue", budget=Budget(max_updates=8))
+    table = observer.observe(Model(), 0)
+    assert value(table, "score", "CoLA") == value(table, "matthews", "CoLA")
+
+
 class NoTasks(L.LightningDataModule):
     def val_dataloader(self):
         return [{"labels": torch.zeros(1, 1)}]

@@ -145,12 +145,12 @@ def test_values_are_those_of_the_functions(tmp_path):
 def test_own_past_and_end(tmp_path):
     paths = saved(tmp_path / "run", (0, 4, 9))
     models = {step: language_model(step) for step in paths}
-    references = {"end": OwnFinal(), "before": Previous(), "past": Earlier()}
+    references = {"end": OwnFinal(), "before": Previous(), "past": Earlier(), "some": Earlier(at=[4])}
     observer = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
     tables = {step: observer.observe(model, step) for step, model in models.items()}
     x = {step: gathered(model, batches()) for step, model in models.items()}
     assert set(tables[0]["reference"]) == {"end"}
-    assert set(tables[9]["reference"]) == {"end", "before", "past step 0", "past step 4"}
+    assert set(tables[9]["reference"]) == {"end", "before", "past step 0", "past step 4", "some step 4"}
     assert value(tables[9], "svcca", "h2", reference="end") == pytest.approx(1, abs=1e-9)
     for step, reference, other in ((4, "before", 0), (9, "before", 4), (9, "past step 0", 0), (4, "end", 9)):
         expected = float(analysis.svcca(x[step]["h2"], x[other]["h2"]))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks.training.lightning_internals import (
@@ -95,10 +96,13 @@ def test_a_copy_of_a_module_leaves_its_trainer_out():
 def test_a_resumed_run_hides_what_was_logged_after_it(tmp_path, given, expected):
     logger = TensorBoardLogger(str(tmp_path), **given)
     continue_events(logger, 7)
+    logger.experiment._get_file_writer().add_event(Event(graph_def=b"a graph"))
     logger.experiment.close()
-    (events,) = Path(logger.log_dir).glob("events*")
-    started = [e.step for e in EventFileLoader(str(events)).Load() if e.HasField("session_log")]
+    (path,) = Path(logger.log_dir).glob("events*")
+    events = list(EventFileLoader(str(path)).Load())
+    started = [e.step for e in events if e.HasField("session_log")]
     assert started == [expected]  # TensorBoard hides what is from this step on
+    assert [e.graph_def for e in events if e.HasField("graph_def")] == [b"a graph"]
 
 
 def test_a_resumed_run_keeps_the_rows_of_its_csv_file(tmp_path):

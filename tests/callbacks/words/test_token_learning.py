@@ -214,6 +214,8 @@ def test_a_sample_of_words_is_the_same_for_any_number_of_ranks(tmp_path):
     assert sorted(one) == sorted(three)
     other = attach(tmp_path, max_words=40, seed=1, name="other")
     assert set(sampled(other, 1)) != set(one)
+    every = attach(tmp_path, max_words=10_000, name="every").observe(Copies("the"), 0)
+    assert values(every, "masked_words")[""] == sum(map(len, sentences()))  # more than there are
     table = observer.observe(Copies("the"), 0)
     assert values(table, "masked_words")[""] == 40
     assert values(table, "words")[""] == sum(map(len, sentences()))
@@ -259,7 +261,7 @@ def test_what_is_refused(tmp_path):
         ({"run_tokenizer": tokenizer(mask_token=None)}, "requires a masked language model and a tokenizer"),
         ({"probe": loader(label_names={"xpos": ["N", "V"] * 7})}, "Penn Treebank"),
         ({"probe": loader(label_names={"upos": UPOS}), "by": ["verb_form"]}, r"require layers xpos"),
-        ({"probe": loader(label_names={})}, "groupings upos, rank|groupings upos require layers upos"),
+        ({"probe": loader(label_names={})}, "groupings upos require layers upos"),
         ({"frequency": "train"}, "requires training frequencies"),
     )
 

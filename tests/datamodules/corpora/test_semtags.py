@@ -57,6 +57,11 @@ def test_reader(tmp_path):
     assert lower.words == ("i", "met", "nelson~mandela")
 
 
+def test_lowercase(tmp_path):
+    corpus = SemtagCorpus(str(write(tmp_path, SAMPLE)), lowercase=True)
+    assert next(corpus.documents("train")).sentences[1].words == ("i", "met", "nelson~mandela")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -48,6 +48,10 @@ def test_load_tokenizer(tmp_path):
     assert T.load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
     bare = T.load_tokenizer(str(tmp_path / "bare.json"))
     assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
+    wrapped.backend_tokenizer.save(
+        str(tmp_path / "saved" / "bare.json")
+    )  # another file beside a saved tokenizer
+    assert len(T.load_tokenizer(str(tmp_path / "saved" / "bare.json"))) == 3
     with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
         T.load_tokenizer(str(tmp_path / "nothing"))
 

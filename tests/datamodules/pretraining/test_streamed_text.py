@@ -72,7 +72,7 @@ def make(folder, *, files="part-*.parquet", path="parquet", dataset=None, **sett
     about |= {"limit_train_batches": settings.pop("limit", 1.0)}
     stream = StreamedText(
         dataset or {"path": path, "data_files": str(folder / files)}, tokenizer=str(folder / "tokenizer"),
-        epoch_batches=7, block_rows=12,
+        epoch_batches=7, block_rows=12, text_column=settings.pop("column", "text"),
     )  # fmt: skip
     format = {"pairs": "order", "sequence_length": 24, "batch_size": 4, **settings}
     data = PretrainingCorpus(stream=stream, **format)
@@ -171,6 +171,8 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
     (folder / "strange.jsonl").write_text('{"text": 3}\n')
     with pytest.raises(ValueError, match="expected text in column 'text', got 3"):
         take(make(folder, files="strange.jsonl", path="json"), 1)
+    with pytest.raises(ValueError, match=r"expected text in column 'body', got None: .*columns: text"):
+        take(make(folder, column="body"), 1)
     (folder / "few.jsonl").write_text('{"text": "one document"}\n')
     with pytest.raises(ValueError, match="no text for one of the readers"):
         take(make(folder, files="few.jsonl", path="json", rank=1, ranks=2), 1)

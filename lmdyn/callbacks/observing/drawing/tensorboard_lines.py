@@ -131,12 +131,18 @@ class Lines:
             for line, value in values.items():
                 point = {"tag": logged_name(logger, chart), "simple_value": value}
                 of_line.setdefault(line, []).append(point)
+        failed: OSError | None = None
         for line, points in of_line.items():
             folder = self._folder / _folder_name(line)
             if self.hidden and step == self.hidden[0] - 1:  # what a killed process did not write
                 there = shown_points(folder, {step})
                 points = [point for point in points if (point["tag"], step) not in there]
-            self._append(folder, step=step, summary={"value": points})
+            try:
+                self._append(folder, step=step, summary={"value": points})
+            except OSError as error:  # the other lines are written
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _append(self, folder: Path, **event: Any) -> None:
         """Append an event, given by its fields, to the file of a line."""
