@@ -479,9 +479,9 @@ def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loa
         if data is not None and (missing := _missing(data, protocol)):
             lacks = ", ".join(f"`{name}`" for name in missing)
             unmet.append(
-                f"requires {contract.what}, got {owner} without {lacks}: pass as `probe` a datamodule with {lacks} "
-                f"({', '.join(contract.offered_by)}), or add {lacks} to your own {contract.of}, as the protocol "
-                f"{protocol.__name__} says"
+                f"requires {contract.what}, got {owner} without {lacks}: pass as `probe` a datamodule with this "
+                f"({', '.join(contract.offered_by)}), or add it to your own {contract.of}, as the protocol "
+                f"{protocol.__module__}.{protocol.__name__} says"
             )
     if unmet:
         raise UnmetNeedsError(whose, unmet)
