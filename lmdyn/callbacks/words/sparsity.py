@@ -232,9 +232,7 @@ class Sparsity(StreamingObserver):
         """Report fewer than the three words that a correlation requires, and sums by word."""
         self.widths = site_widths(module, self.probe_set, self.paths("sites"), self.forward)
         counts = count_labels(self.probe_set, ["labels"])["labels"]
-        enough = counts >= self.min_count
-        enough[: len(self.counts)] &= self.samples[""][: len(counts)]
-        words = int(enough.sum())
+        words = int((self.samples[""][: len(counts)] & (counts[: len(self.counts)] >= self.min_count)).sum())
         if words < _LEAST:
             what = f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation"
             yield expected(what, str(words), "use more text (`max_tokens`, `probe`), or lower `min_count`")
