@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 import yaml
 from transformers import AutoTokenizer
 
 from lmdyn import datamodules
 from lmdyn.analysis.words.choices import chosen_options
+from lmdyn.analysis.words.reading import reading_fit
 from lmdyn.cli.analyze import analyze
 from lmdyn.cli.parsing.shipped import shipped_files
 from lmdyn.cli.replay.subject import Subject
@@ -256,7 +258,23 @@ class _Results:
         self._write(f"{place}/reading/predictions.json", content)
         if step == max(self.names):
             self.submitted["reading"] = content
-        exact, corrected = (_fits(self._store(of).read(steps=[step])) for of in (source, name))
+        said = pd.DataFrame(predictions, dtype=float)
+        known = [
+            predictor for predictor in ("frequency", "length", "before") if rows[predictor].notna().any()
+        ]
+        of_word = rows[known]
+        spillover = of_word.assign(
+            length_before=before.str.split().str[-1].str.len(), surprisal=said["prev_pred"]
+        )
+        exact = _fits(
+            {
+                (time, baseline): reading_fit(rows[time], said["pred"], predictors).partial_r2
+                for time in data.times
+                for baseline, predictors in (("word", of_word), ("spillover", spillover))
+            }
+        )
+        own = self._store(name).read(steps=[step], quantities=["partial_r2"])
+        corrected = _fits(own.set_index(["time", "baseline"])["value"].to_dict())
         self.fast.setdefault("reading", []).append(exact)
         for group, value in exact.items():
             self._score(checkpoint, name, group, value, corrected[group])
@@ -292,12 +310,13 @@ def _is_fast(name: str) -> bool:
     return name.endswith("_fast") or name in ("reading", "aoa")
 
 
-def _fits(found: pd.DataFrame) -> dict[str, float]:
-    """Return the partial R² of eye tracking, the mean over its times, and of self-paced reading."""
-    fit = found[found["quantity"] == "partial_r2"]
-    tracked = fit[fit["baseline"].eq("word") & fit["time"].str.startswith("RT")]
-    paced = fit[fit["baseline"].eq("spillover") & fit["time"].eq("self_paced_reading_time")]
-    return {"rt": float(tracked["value"].mean()), "spr": float(paced["value"].mean())}
+def _fits(partial_r2: Mapping[Any, float]) -> dict[str, float]:
+    """Return the scores of eye tracking (mean over its times) and self-paced reading, of those by time and baseline."""
+    tracked = [
+        of for (time, baseline), of in partial_r2.items() if time.startswith("RT") and baseline == "word"
+    ]
+    paced = partial_r2.get(("self_paced_reading_time", "spillover"), math.nan)
+    return {"rt": float(np.mean(tracked or [math.nan])), "spr": float(paced)}
 
 
 def _mean(accuracy: Mapping[str, float], *, splits: bool) -> float:

@@ -1,5 +1,6 @@
 """The BabyLM command: the pipeline's files from a folder of checkpoints, each of which is loaded once."""
 
+import itertools
 import json
 import math
 import random
@@ -7,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -191,6 +193,24 @@ def test_reading_in_nats_with_the_word_before(data, checkpoints, tmp_path):
     assert rows[1]["prev_pred"] == rows[0]["pred"]
 
 
+def spillover_r2(data, said):
+    """The protocol's score of self-paced reading: words whose previous word has no row of its own are left out."""
+    rows = pd.read_csv(data / "fast_eval/reading/reading_data.csv")
+    of = pd.DataFrame(said["reading"]["predictions"])
+    x = rows[["Subtlex_log10", "length", "context_length"]].assign(
+        length_before=rows["item"].str.split().str[-1].str.len(), before=of["prev_pred"]
+    )
+    kept = (of["prev_pred"].notna() & of["pred"].notna()).to_numpy()
+    assert 0 < kept.sum() < len(rows)
+    x, y = x[kept].to_numpy(float), rows["self_paced_reading_time"][kept].to_numpy()
+    design = np.column_stack([np.ones(len(x)), x, *(a * b for a, b in itertools.combinations(x.T, 2))])
+
+    def left(columns):
+        return ((y - columns @ np.linalg.lstsq(columns, y, rcond=None)[0]) ** 2).sum()
+
+    return 1 - left(np.column_stack([design, of["pred"][kept]])) / left(design)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["mlm", "mntp"])
 def test_masked_models_need_one_form(data, tmp_path, backend):
@@ -210,6 +230,10 @@ def test_masked_models_need_one_form(data, tmp_path, backend):
         "ewok",
         "reading",
     }
+    found = read(out / "bert" / f"all_full_preds_and_fast_scores_{backend}.json")["fast_eval_results"]
+    assert found["reading"][0]["spr"] == pytest.approx(
+        spillover_r2(data, read(place / "reading/predictions.json"))
+    )
     settings = yaml.safe_load((out / "bert" / f"observers_{backend}.yaml").read_text())
     assert not any("exact" in entry["init_args"]["name"] for entry in settings["trainer"]["callbacks"])
 
