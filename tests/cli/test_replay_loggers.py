@@ -254,6 +254,7 @@ def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     import wandb as package
 
     package.finish()  # the training's
+    package.teardown()  # W&B's process, which may still write what finished runs have handed over
     runs = offline_runs(tmp_path)
     assert runs.keys() == {"lm", "lm-replay", "lm-replay-1of2"}
     folders = [runs[f"lm{name}"]["folder"] for name in ("", "-replay-1of2", "-replay")]
