@@ -26,7 +26,7 @@ from lmdyn.runs.yaml_files import read_yaml
 
 log = logging.getLogger(__name__)
 
-Backend = Literal["causal", "mlm", "mntp"]
+Backend = Literal["causal", "mlm", "mntp", "enc_dec_mask", "enc_dec_prefix"]
 
 _EXACT = "_exact"  # ends the name of an observer that reads no token before a text
 
@@ -254,6 +254,8 @@ class _Results:
             {"id": i, "pred": of_text[text], "prev_pred": of_text.get(context, math.nan)}
             for i, (text, context) in enumerate(zip(rows["text"], before, strict=True))
         ]
+        if self.backend.startswith("enc_dec"):  # the pipeline reads in one way, and has one folder for it
+            place = f"{checkpoint}/zero_shot/enc_dec"
         content = {"reading": {"predictions": predictions}}
         self._write(f"{place}/reading/predictions.json", content)
         if step == max(self.names):

@@ -108,7 +108,7 @@ def babylm(
     *,
     words: list[str],
     data: Path | None = None,
-    backend: Literal["causal", "mlm", "mntp"] = "causal",
+    backend: Literal["causal", "mlm", "mntp", "enc_dec_mask", "enc_dec_prefix"] = "causal",
     checkpoints: str | None = None,
     revisions: str | None = None,
     out: Path = Path("results"),
@@ -124,7 +124,7 @@ def babylm(
         model: a folder of chck_*, or a hub model
         words: the command line.
         data: the pipeline's folder evaluation_data; default: $BABYLM_DATA
-        backend: kind of model: causal, or masked with one of two ways to score a text
+        backend: kind of model: causal; masked, or encoder-decoder, each with one of two ways to score a text
         checkpoints: folder or glob of checkpoints; default: MODEL
         revisions: revisions of a hub model; default: chck_*
         out: folder that receives the folder of the model; run the same command again to add missing files

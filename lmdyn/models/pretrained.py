@@ -23,6 +23,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -37,7 +38,7 @@ _MOST_LAYERS = 1000  # as the deepest known models; creating them takes seconds
 _DEPTH = re.compile(r"(?:^|_)layers?$")
 """Names of numbers of layers in configurations: ``num_hidden_layers``, ``n_layer``, ``encoder_layers``."""
 
-Objective = Literal["causal", "masked"]
+Objective = Literal["causal", "masked", "encoder_decoder"]
 
 PAIR_HEAD = ("pooler", "sop_classifier", "seq_relationship")
 """Parts of ALBERT and BERT for pairs of sentences, which published weights may lack (those of ALBERT v2 do)."""
@@ -79,7 +80,8 @@ class PretrainedLM(LanguageModule):
     Args:
         name: a folder written by ``save_pretrained`` or transformers' Trainer, or a name of the Hugging Face hub.
         revision: branch, tag or commit of a hub model, such as ``step3000``; None is ``main``.
-        objective: ``causal``, ``masked``, or None to use the configuration's ``architectures``.
+        objective: ``causal``, ``masked``, ``encoder_decoder`` (which is observed, not trained), or None to use the
+            configuration.
         optimizer: creates the optimizer from the parameters.
         gradient_clip_val: maximum norm of the gradient; None does not clip. The Trainer's setting takes precedence.
 
@@ -160,6 +162,7 @@ class PretrainedLM(LanguageModule):
         predict: Bool[Tensor, "batch time"] | None = None,
         past_key_values: Any = None,
         use_cache: bool = False,
+        decoder_input_ids: Int[Tensor, "batch out"] | None = None,
     ) -> PretrainedOutput:
         """Compute logits for the token at each position.
 
@@ -170,6 +173,7 @@ class PretrainedLM(LanguageModule):
             predict: if given, project only these positions to the vocabulary, in row-major order.
             past_key_values: cache of the tokens before, of a causal model.
             use_cache: whether a causal model returns its cache.
+            decoder_input_ids: tokens that the decoder reads, whose positions the logits have.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
@@ -177,6 +181,8 @@ class PretrainedLM(LanguageModule):
             inputs["token_type_ids"] = token_type_ids
         if self.objective == "causal":
             inputs["use_cache"] = use_cache
+        if self.objective == "encoder_decoder":
+            inputs["decoder_input_ids"] = decoder_input_ids
         if past_key_values is not None:
             inputs["past_key_values"] = past_key_values
 
@@ -200,6 +206,10 @@ class PretrainedLM(LanguageModule):
 
     def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
+        if self.objective == "encoder_decoder":
+            raise ValueError(
+                "lmdyn does not train encoder-decoders: train with transformers, and observe by lmdyn.watch"
+            )
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return F.cross_entropy(logits, labels, reduction="sum"), (batch["labels"] != IGNORED).sum()
 
@@ -269,9 +279,16 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     named = getattr(config, "architectures", None) or ["model"]
     architecture = str(named[0] if isinstance(named, list) else named)[:100]
     objective = objective or objective_of(architecture)
+    if objective is None and getattr(config, "is_encoder_decoder", False):
+        objective = "encoder_decoder"
     if objective is None:
         raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")
-    auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
+    kinds = {
+        "causal": AutoModelForCausalLM,
+        "masked": AutoModelForMaskedLM,
+        "encoder_decoder": AutoModelForSeq2SeqLM,
+    }
+    auto: Any = kinds[objective]
     if objective == "masked" and architecture.endswith("ForPreTraining"):
         auto = AutoModelForPreTraining  # with its second head, if the files have it
     model = load_model(auto, folder, label, optional=PAIR_HEAD)

@@ -13,7 +13,14 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from lmdyn.analysis import surprisals
 from lmdyn.analysis.inspection.forward import dotted
@@ -236,6 +243,33 @@ def test_masked_models_need_one_form(data, tmp_path, backend):
     )
     settings = yaml.safe_load((out / "bert" / f"observers_{backend}.yaml").read_text())
     assert not any("exact" in entry["init_args"]["name"] for entry in settings["trainer"]["callbacks"])
+
+
+@pytest.mark.slow
+def test_encoder_decoders(data, tmp_path):
+    tokenizer = trained("wordpiece")
+    tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "t5")
+    tokenizer.save_pretrained(tmp_path / "t5")
+    for backend in ("enc_dec_mask", "enc_dec_prefix"):
+        main(
+            [
+                "babylm",
+                str(tmp_path / "t5"),
+                "--data",
+                str(data),
+                "--out",
+                str(tmp_path),
+                "--backend",
+                backend,
+            ]
+        )
+        zero_shot = tmp_path / "t5/main/zero_shot"
+        assert (zero_shot / backend / "blimp/blimp_filtered/predictions.json").is_file()
+        assert (zero_shot / backend / "AoA_word/surprisal.json").is_file()
+    said = read(zero_shot / "enc_dec/reading/predictions.json")["reading"]["predictions"]
+    assert all(row["pred"] > 0 for row in said)  # the folder in which the pipeline writes them
 
 
 def test_contexts_of_another_layout(data, checkpoints, tmp_path, capsys):

@@ -197,6 +197,18 @@ def test_a_hub_model_in_the_local_cache(tmp_path, monkeypatch):
         PretrainedLM("nobody/lm")
 
 
+def test_an_encoder_decoder_is_observed_and_not_trained(tmp_path):
+    sizes = {"vocab_size": 30, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    own = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+    own.save_pretrained(tmp_path)
+    module = PretrainedLM(str(tmp_path)).eval()
+    assert module.objective == "encoder_decoder"
+    batch = {"input_ids": torch.tensor([[3, 4, 5]]), "decoder_input_ids": torch.tensor([[0, 6]])}
+    torch.testing.assert_close(module(**batch).logits, own(**batch).logits)
+    with pytest.raises(ValueError, match="does not train encoder-decoders"):
+        module.training_loss({**batch, "labels": torch.tensor([[3, 4, 5]])})
+
+
 def test_what_is_no_language_model_is_refused(tmp_path):
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "encoder")
     ElectraForPreTraining(ElectraConfig(**SIZES)).save_pretrained(tmp_path / "discriminator")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +34,10 @@ __all__ = ["EncodedTexts", "Objective", "PseudoLikelihood", "surprisals", "word_
 
 log = logging.getLogger(__name__)
 
-Objective = Literal["causal", "masked", "mntp"]
+Objective = Literal["causal", "masked", "mntp", "enc_dec_mask", "enc_dec_prefix"]
 """What a model predicts: the next piece; a masked one; or a masked one from the position before (masked next-token
-prediction)."""
+prediction). The decoder of an encoder-decoder predicts a piece that is masked for the encoder (``enc_dec_mask``), or
+the scored end of a text, for which the encoder reads one mask (``enc_dec_prefix``)."""
 
 PseudoLikelihood = Literal["piece", "rest_of_word", "left_context"]
 """What is masked when a masked model predicts a piece: the piece; also the rest of its word; or three masks follow the
@@ -69,6 +70,8 @@ class _Row:
     input_ids: list[int]
     # positions of the input whose logits are read, in order, and the predicted pieces, by their number in all texts
     asked: list[tuple[int, int]]
+    decoder: tuple[int, ...] = ()
+    """Input of the decoder, if there is one: its logits are read."""
 
     def cut(self, begin: int, end: int | None = None) -> "_Row":
         """Return a part of the row."""
@@ -96,7 +99,7 @@ class EncodedTexts:
         module: the model; what is determined from it holds for its other checkpoints.
         tokenizer: a fast tokenizer.
         texts: see :func:`surprisals`, as for the other arguments.
-        objective: ``causal`` or ``masked``; None measures it.
+        objective: what the model predicts; None measures whether it is ``causal`` or ``masked``.
         pseudo: what is masked.
         start: the token before a causal model's text.
         context: maximum number of tokens of an input.
@@ -104,7 +107,7 @@ class EncodedTexts:
         begins: the character of each text from which on its pieces are scored; None for all.
 
     Attributes:
-        objective: ``causal``, ``masked`` or ``mntp``.
+        objective: what the model predicts.
         start: the token before a text; empty for none, None for masked models.
         context: maximum number of tokens of an input; None for no limit.
         shares: whether common beginnings are read once.
@@ -134,8 +137,15 @@ class EncodedTexts:
         forward: Forward | None = None,
         begins: Sequence[int] | None = None,
     ) -> None:
-        if is_encoder_decoder(module):
-            raise ValueError("expected a causal or masked model, got an encoder-decoder")
+        decodes = is_encoder_decoder(module)
+        asked_of_decoder = str(objective).startswith("enc_dec")
+        if decodes and not asked_of_decoder:
+            raise ValueError(
+                "expected a causal or masked model, got an encoder-decoder: set `objective` (in observers, `scoring`) "
+                "to enc_dec_mask or enc_dec_prefix"
+            )
+        if asked_of_decoder and not decodes:
+            raise ValueError(f"{objective} requires an encoder-decoder, got {type(module).__name__}")
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
                 f"expected a fast tokenizer, got {type(tokenizer).__name__}: load the tokenizer with AutoTokenizer"
@@ -171,11 +181,15 @@ class EncodedTexts:
                 if shift:
                     self.scored &= ~first | np.array([bool(text.before) for text in encoded])[self.text]
                 self.lengths = [len(t.before) + len(t.ids) + len(t.after) for t in encoded]
-                if tokenizer.mask_token_id is None:
+                mask = _mask(tokenizer, decodes)
+                if mask is None:
                     raise ValueError(
                         "lmdyn scores masked tokens, but the tokenizer has no mask_token: set `tokenizer.mask_token`"
                     )
-                rows = _masked_rows(encoded, firsts, tokenizer.mask_token_id, context, pseudo, shift)
+                rows = _masked_rows(encoded, firsts, mask, context, pseudo, shift)
+                if decodes:
+                    in_order = None if self.objective == "enc_dec_mask" else self.scored
+                    rows = _decoder_rows(encoded, firsts, tokenizer, mask, pseudo, rows, in_order)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
                 self.start = "".join(tokenizer.convert_ids_to_tokens(before))
@@ -184,11 +198,11 @@ class EncodedTexts:
                 rows = _causal_rows(encoded, firsts, before, context)
                 self.shares = _continues(module, [*before, *self.ids.tolist()], context, forward)
         # equal rows are read once, so that equal texts have equal numbers in batches of any size
-        alike: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+        alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = defaultdict(list)
         for row in rows:
             if pairs := [pair for pair in row.asked if self.scored[pair[1]]]:
-                alike[tuple(row.input_ids)] += pairs
-        asked = [_Row([*ids], pairs) for ids, pairs in alike.items()]
+                alike[tuple(row.input_ids), row.decoder] += pairs
+        asked = [_Row([*ids], pairs, decoder) for (ids, decoder), pairs in alike.items()]
         self._groups = _grouped(asked) if self.shares else [_Group(0, [row]) for row in asked]
 
     def read(
@@ -253,14 +267,15 @@ class EncodedTexts:
     ) -> tuple[tuple[list[int], npt.NDArray[np.float64]], Any]:
         """Return the pieces that rows of equal length predict, with their values, and what the model continues from."""
         ids = torch.tensor([row.input_ids for row in rows], device=device_of(module))
+        decoder = torch.tensor([row.decoder for row in rows], dtype=torch.long, device=ids.device)
         places = [(b, i) for b, row in enumerate(rows) for i, _ in row.asked]
         row, column = torch.tensor(places, dtype=torch.long, device=ids.device).view(-1, 2).T
-        at = torch.zeros_like(ids, dtype=torch.bool)
+        at = torch.zeros_like(decoder if decoder.numel() else ids, dtype=torch.bool)
         at[row, column] = True
         if cached or past is not None:
             logits, past = _continued(module, ids, at, past, before)
         else:
-            logits = logits_at(module, _batch(ids), at, self._forward)
+            logits = logits_at(module, _batch(ids, decoder), at, self._forward)
         logits = logits.to(at_least_float32(logits))
         asked = [piece for row in rows for _, piece in row.asked]
         # a place may predict several texts' pieces
@@ -303,7 +318,8 @@ def surprisals(
             the end is dropped. Pieces of white space at the beginning, or of a second space, belong to the word after
             them.
         objective: ``causal``, ``masked``, or ``mntp``, a masked model that predicts a piece from the position before
-            it; None measures whether the logits depend on later tokens.
+            it; for encoder-decoders ``enc_dec_mask`` or ``enc_dec_prefix``; None measures whether the logits depend on
+            later tokens.
         pseudo: what is masked.
         start: the token before the first piece of a causal model's text. None uses the token that the tokenizer itself
             puts before a text, else its ``bos_token``, ``eos_token`` or ``cls_token``, in this order; an empty string
@@ -325,8 +341,9 @@ def surprisals(
         another word; a warning counts these words.
 
     Raises:
-        ValueError: if no text contains a piece, if the tokenizer's vocabulary does not fit the model, if the model is
-            an encoder-decoder, if a masked model's tokenizer has no mask token, or if ``start`` is not a token.
+        ValueError: if no text contains a piece, if the tokenizer's vocabulary does not fit the model, if only one of
+            model and objective is an encoder-decoder's, if a masked model's tokenizer has no mask token, or if
+            ``start`` is not a token.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -439,6 +456,8 @@ def _objective(
 ) -> Objective:
     """Return the given objective, or the measured one; a given one that the model contradicts is reported."""
     probe = [ids[i % len(ids)] for i in range(min(12, context or 12))]
+    if given is not None and given.startswith("enc_dec"):
+        return given
     reading = model_reading(module, _batch(torch.tensor([probe], device=device_of(module))), forward)
     if given is not None:
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
@@ -545,6 +564,52 @@ def _masked_rows(
             yield _Row([*text.before, *hidden, *text.after], [(at, place + i)])
 
 
+def _mask(tokenizer: "transformers.PreTrainedTokenizerBase", decodes: bool) -> int | None:
+    """Return the id of the mask; for an encoder-decoder as T5, which has none, the first of its sentinels."""
+    if tokenizer.mask_token_id is None and decodes:
+        return cast(int | None, next(iter(tokenizer.additional_special_tokens_ids), None))
+    return cast(int | None, tokenizer.mask_token_id)
+
+
+def _decoder_rows(
+    encoded: Sequence[_Encoded],
+    firsts: Sequence[int],
+    tokenizer: "transformers.PreTrainedTokenizerBase",
+    mask: int,
+    pseudo: PseudoLikelihood,
+    masked: Iterable[_Row],
+    in_order: npt.NDArray[np.bool_] | None,
+) -> Iterator[_Row]:
+    """Yield the rows of an encoder-decoder, as the BabyLM protocol.
+
+    Args:
+        encoded: the texts.
+        firsts: number of the first piece of each.
+        tokenizer: has the tokens around texts.
+        mask: id of the mask.
+        pseudo: with ``left_context``, the encoder reads what is before a piece, and a mask.
+        masked: rows of the encoder in which a piece is masked, which the decoder predicts.
+        in_order: instead, the pieces of all texts that the decoder predicts in order, after a mask.
+    """
+    begin = mask if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if in_order is None and pseudo != "left_context":
+        decoder = tuple(dict.fromkeys([begin, mask]))
+        for row in masked:
+            yield _Row(row.input_ids, [(len(decoder) - 1, piece) for _, piece in row.asked], decoder)
+        return
+    before, after = (
+        [i for i in [of] if i is not None] for of in (tokenizer.cls_token_id, tokenizer.eos_token_id)
+    )
+    for place, text in zip(firsts, encoded, strict=True):
+        pieces = [i for i in range(len(text.ids)) if in_order is None or in_order[place + i]]
+        for asked in [[i] for i in pieces] if pseudo == "left_context" else [pieces]:
+            known = (mask, *(text.ids[i] for i in asked[:-1])) if pseudo != "left_context" else ()
+            decoder = (begin, *known)
+            numbers = enumerate(asked, len(decoder) - len(asked))
+            inputs = [*before, *text.ids[: min(asked, default=0)], mask, *after]
+            yield _Row(inputs, [(at, place + i) for at, i in numbers], decoder)
+
+
 # Common beginnings ------------------------------------------------------------------------------------------
 
 
@@ -635,18 +700,22 @@ def _continues(module: nn.Module, ids: list[int], context: int | None, forward: 
 
 def _batches(groups: Iterable[_Group], batch_tokens: int) -> Iterator[list[_Group]]:
     """Collect groups of equal length: models without an attention mask would see padding."""
-    waiting: dict[tuple[bool, int], list[_Group]] = defaultdict(list)
+    waiting: dict[tuple[bool, int, int], list[_Group]] = defaultdict(list)
     for group in groups:
-        key = group.shared > 0, group.shared or len(group.rows[0].input_ids)
+        row = group.rows[0]
+        key = group.shared > 0, group.shared or len(row.input_ids), len(row.decoder)
         waiting[key].append(group)
-        if (len(waiting[key]) + 1) * key[1] > batch_tokens:
+        if (len(waiting[key]) + 1) * (key[1] + key[2]) > batch_tokens:
             yield waiting.pop(key)
     yield from waiting.values()
 
 
-def _batch(ids: Tensor) -> dict[str, Tensor]:
+def _batch(ids: Tensor, decoder: Tensor | None = None) -> dict[str, Tensor]:
     """Return a batch; modules that answer all logits only with labels (nanoGPT) get the ids."""
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if decoder is not None and decoder.numel():
+        return {**batch, "decoder_input_ids": decoder, "decoder_attention_mask": torch.ones_like(decoder)}
+    return {**batch, "labels": ids}
 
 
 def _values(logits: Tensor, rows: Tensor, targets: Tensor, whole: bool) -> npt.NDArray[np.float64]:

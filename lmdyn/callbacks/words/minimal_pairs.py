@@ -60,7 +60,8 @@ class MinimalPairs(ScoredTexts):
     :func:`~lmdyn.analysis.onset`, :func:`~lmdyn.analysis.flips` and :func:`~lmdyn.analysis.pair_agreement`.
 
     Args:
-        scoring: ``causal``, ``masked`` or ``mntp``; by default causal or masked, as measured.
+        scoring: ``causal``, ``masked`` or ``mntp``, by default causal or masked, as measured; for encoder-decoders
+            ``enc_dec_mask`` or ``enc_dec_prefix``, see :func:`~lmdyn.analysis.surprisals`.
         pseudo: what is masked when a masked model predicts a piece: the ``piece``, or also the ``rest_of_word``.
         start: the token before a causal model's text; see :func:`~lmdyn.analysis.surprisals`.
         most: number of pairs of a paradigm, the first ones; None for all.

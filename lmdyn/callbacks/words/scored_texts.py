@@ -20,7 +20,8 @@ class ScoredTexts(Observer):
     """Observes the log-probabilities of the texts of its ``probe``.
 
     Args:
-        scoring: ``causal``, ``masked`` or ``mntp``; by default causal or masked, as measured.
+        scoring: ``causal``, ``masked`` or ``mntp``; by default causal or masked, as measured. For encoder-decoders,
+            ``enc_dec_mask`` or ``enc_dec_prefix``; see :func:`~lmdyn.analysis.surprisals`.
         pseudo: what is masked when a masked model predicts a piece; see :func:`~lmdyn.analysis.surprisals`.
         start: the token before a causal model's text; see :func:`~lmdyn.analysis.surprisals`.
         batch_tokens: maximum number of tokens of a batch.

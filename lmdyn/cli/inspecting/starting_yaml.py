@@ -92,7 +92,7 @@ def refusal(found: Inspection) -> str | None:
     if found.data.entry is None:
         return "lmdyn knows no text for this model: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
-        why = f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder"
+        why = f"it is for causal and masked models, but {subject.says} is an encoder-decoder"
         wrap = "wrap the model in a LightningModule, and use fit --model package.Class"
         if subject.tokenizer is None:
             return "the folder of the weights has no tokenizer: save the tokenizer there (tokenizer.save_pretrained)"

@@ -199,6 +199,44 @@ def test_recurrent_models():
     np.testing.assert_allclose(found["log_probability"], expected, atol=1e-5)
 
 
+@pytest.fixture
+def encoder_decoder():
+    torch.manual_seed(0)
+    tokenizer = albert_like()
+    tokenizer.bos_token, tokenizer.eos_token = "<pad>", "[SEP]"
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+    return hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(tokenizer), **sizes)).train(), tokenizer
+
+
+@torch.no_grad()
+def decoded(model, encoder, decoder):
+    ids = {"input_ids": torch.tensor([encoder]), "decoder_input_ids": torch.tensor([decoder])}
+    return model.eval()(**ids).logits[0].double().log_softmax(-1)
+
+
+def test_encoder_decoders_by_the_definition_of_the_protocol(encoder_decoder):
+    model, tokenizer = encoder_decoder
+    cls, sep, mask, bos = (tokenizer.convert_tokens_to_ids(t) for t in ("[CLS]", "[SEP]", "[MASK]", "<pad>"))
+    ids = tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"]
+    each = [
+        decoded(model, [cls, *ids[:i], mask, *ids[i + 1 :], sep], [bos, mask])[-1, piece].item()
+        for i, piece in enumerate(ids)
+    ]
+    found = surprisals(model, tokenizer, TEXTS[:1], objective="enc_dec_mask")
+    np.testing.assert_allclose(found["log_probability"], each, atol=1e-5)
+    after = [decoded(model, [cls, *ids[:i], mask, sep], [bos])[0, p].item() for i, p in enumerate(ids)]
+    read = surprisals(model, tokenizer, TEXTS[:1], objective="enc_dec_mask", pseudo="left_context")
+    np.testing.assert_allclose(read["log_probability"], after, atol=1e-5)
+    # the end of a text, from a character on
+    start = TEXTS[0].index(" mat")
+    encoded = EncodedTexts(model, tokenizer, TEXTS[:1], objective="enc_dec_prefix", begins=[start])
+    first = int(encoded.scored.argmax())
+    ends = decoded(model, [cls, *ids[:first], mask, sep], [bos, mask, *ids[first:-1]])[1:]
+    expected = ends[range(len(ids) - first), ids[first:]]
+    np.testing.assert_allclose(encoded.log_probabilities(model, 64)[first:], expected, atol=1e-5)
+    assert np.isnan(encoded.log_probabilities(model, 64)[:first]).all()
+
+
 def test_what_is_refused(causal, masked, caplog):
     model, tokenizer = causal
     with pytest.raises(ValueError, match="none of 2 texts contains a word"):
@@ -216,6 +254,8 @@ def test_what_is_refused(causal, masked, caplog):
     small = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     with pytest.raises(ValueError, match="got an encoder-decoder"):
         surprisals(hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
+    with pytest.raises(ValueError, match="enc_dec_mask requires an encoder-decoder, got GPT2LMHeadModel"):
+        surprisals(model, tokenizer, TEXTS, objective="enc_dec_mask")
     some = surprisals(model, tokenizer, ["", "Cats sat"])
     assert set(some["text"]) == {1}
 
