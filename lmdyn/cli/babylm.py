@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from lmdyn import datamodules
 from lmdyn.analysis.words.choices import chosen_options
 from lmdyn.analysis.words.reading import reading_fit
+from lmdyn.callbacks.words.reading import OF_WORD
 from lmdyn.cli.analyze import analyze
 from lmdyn.cli.parsing.shipped import shipped_files
 from lmdyn.cli.replay.subject import Subject
@@ -261,18 +262,17 @@ class _Results:
         if step == max(self.names):
             self.submitted["reading"] = content
         said = pd.DataFrame(predictions, dtype=float)
-        known = [
-            predictor for predictor in ("frequency", "length", "before") if rows[predictor].notna().any()
-        ]
-        of_word = rows[known]
-        spillover = of_word.assign(
-            length_before=before.str.split().str[-1].str.len(), surprisal=said["prev_pred"]
-        )
+        of_word = rows[[predictor for predictor in OF_WORD if rows[predictor].notna().any()]]
+        length_before = before.str.split().str[-1].str.len()
+        baselines = {
+            "word": of_word,
+            "spillover": of_word.assign(length_before=length_before, **said[["prev_pred"]]),
+        }
         exact = _fits(
             {
-                (time, baseline): reading_fit(rows[time], said["pred"], predictors).partial_r2
+                (time, baseline): _partial_r2(rows[time], said["pred"], predictors)
                 for time in data.times
-                for baseline, predictors in (("word", of_word), ("spillover", spillover))
+                for baseline, predictors in baselines.items()
             }
         )
         own = self._store(name).read(steps=[step], quantities=["partial_r2"])
@@ -310,6 +310,15 @@ class _Results:
 def _is_fast(name: str) -> bool:
     """Return whether an observer's data is for each checkpoint."""
     return name.endswith("_fast") or name in ("reading", "aoa")
+
+
+def _partial_r2(times: Any, surprisal: Any, baseline: Any) -> float:
+    """Return what surprisal adds to a baseline; NaN, with a warning, for too few words with a finite surprisal."""
+    try:
+        return reading_fit(times, surprisal, baseline).partial_r2
+    except ValueError as error:
+        log.warning("the exact score of reading times is NaN: %s", error)
+        return math.nan
 
 
 def _fits(partial_r2: Mapping[Any, float]) -> dict[str, float]:

@@ -280,8 +280,8 @@ def watch(
         ['000000000.parquet', '000000002.parquet']
     """
     model, folder = unwrapped(model), Path(folder)
-    one: list[Any] = [observers]
-    observers = one if isinstance(observers, Observer | type | str) else list(observers)
+    alone: list[Any] = [observers]
+    observers = alone if isinstance(observers, Observer | type | str) else list(observers)
     if not isinstance(schedule, Steps | None):
         raise ValueError(f"schedule is {schedule!r}: expected steps, such as Steps(every=100)")
     step = None if step is None else whole(step)

@@ -118,7 +118,7 @@ class PretrainedLM(LanguageModule):
         self.revision = revision
         self.folder = hub_folder(name, revision)
         self.objective, self.model = _load(self.folder, objective, self._label)
-        self.vocab_size = int(self.model.config.vocab_size)
+        self.vocab_size = int(self.model.config.get_text_config(decoder=True).vocab_size)
 
     @property
     def _label(self) -> str:
@@ -279,7 +279,8 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     named = getattr(config, "architectures", None) or ["model"]
     architecture = str(named[0] if isinstance(named, list) else named)[:100]
     objective = objective or objective_of(architecture)
-    if objective is None and getattr(config, "is_encoder_decoder", False):
+    generates = architecture.endswith(("ForConditionalGeneration", "EncoderDecoderModel"))
+    if objective is None and generates and getattr(config, "is_encoder_decoder", False):
         objective = "encoder_decoder"
     if objective is None:
         raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")

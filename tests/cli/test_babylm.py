@@ -25,6 +25,7 @@ from transformers import (
 from lmdyn.analysis import surprisals
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.babylm import _partial_r2
 from lmdyn.models import PretrainedLM
 from tests.helpers.foreign_tokenizers import byte_level, trained
 
@@ -270,6 +271,11 @@ def test_encoder_decoders(data, tmp_path):
         assert (zero_shot / backend / "AoA_word/surprisal.json").is_file()
     said = read(zero_shot / "enc_dec/reading/predictions.json")["reading"]["predictions"]
     assert all(row["pred"] > 0 for row in said)  # the folder in which the pipeline writes them
+
+
+def test_a_model_that_has_diverged_has_no_score_of_reading(caplog):
+    assert math.isnan(_partial_r2([200.0, 210.0, 190.0], [math.nan] * 3, [[3.0], [4.0], [5.0]]))
+    assert "the exact score of reading times is NaN" in caplog.text
 
 
 def test_contexts_of_another_layout(data, checkpoints, tmp_path, capsys):

@@ -207,6 +207,13 @@ def test_an_encoder_decoder_is_observed_and_not_trained(tmp_path):
     torch.testing.assert_close(module(**batch).logits, own(**batch).logits)
     with pytest.raises(ValueError, match="does not train encoder-decoders"):
         module.training_loss({**batch, "labels": torch.tensor([[3, 4, 5]])})
+    transformers.T5ForSequenceClassification(own.config).save_pretrained(tmp_path / "classifier")
+    with pytest.raises(ValueError, match="is a T5ForSequenceClassification, which may be"):
+        PretrainedLM(str(tmp_path / "classifier"))
+    bert = BertConfig(**SIZES)
+    both = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, bert)
+    transformers.EncoderDecoderModel(both).save_pretrained(tmp_path / "two")
+    assert PretrainedLM(str(tmp_path / "two")).vocab_size == bert.vocab_size
 
 
 def test_what_is_no_language_model_is_refused(tmp_path):

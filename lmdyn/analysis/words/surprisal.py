@@ -171,9 +171,13 @@ class EncodedTexts:
                 module, tokenizer, self.ids[:12].tolist(), context, forward, objective
             )
             causal = self.objective == "causal"
-            unread = ("pseudo", pseudo == "rest_of_word") if causal else ("start", start is not None)
-            if unread[1]:
-                log.warning("lmdyn scores texts as %s: `%s` has no effect", self.objective, unread[0])
+            in_order = self.objective == "enc_dec_prefix"
+            unread = {
+                "pseudo": pseudo == "rest_of_word" and (causal or in_order),
+                "start": start is not None and not causal,
+            }
+            for argument in (name for name, given in unread.items() if given):
+                log.warning("lmdyn scores texts as %s: `%s` has no effect", self.objective, argument)
             firsts = np.cumsum([0, *sizes[:-1]]).tolist()
             first = np.diff(self.text, prepend=-1) > 0
             if not causal:
@@ -188,8 +192,8 @@ class EncodedTexts:
                     )
                 rows = _masked_rows(encoded, firsts, mask, context, pseudo, shift)
                 if decodes:
-                    in_order = None if self.objective == "enc_dec_mask" else self.scored
-                    rows = _decoder_rows(encoded, firsts, tokenizer, mask, pseudo, rows, in_order)
+                    last = self.scored if in_order else None
+                    rows = _decoder_rows(encoded, firsts, tokenizer, mask, context, pseudo, rows, last)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
                 self.start = "".join(tokenizer.convert_ids_to_tokens(before))
@@ -455,9 +459,9 @@ def _objective(
     given: Objective | None,
 ) -> Objective:
     """Return the given objective, or the measured one; a given one that the model contradicts is reported."""
-    probe = [ids[i % len(ids)] for i in range(min(12, context or 12))]
     if given is not None and given.startswith("enc_dec"):
         return given
+    probe = [ids[i % len(ids)] for i in range(min(12, context or 12))]
     reading = model_reading(module, _batch(torch.tensor([probe], device=device_of(module))), forward)
     if given is not None:
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
@@ -566,9 +570,11 @@ def _masked_rows(
 
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase", decodes: bool) -> int | None:
     """Return the id of the mask; for an encoder-decoder as T5, which has none, the first of its sentinels."""
-    if tokenizer.mask_token_id is None and decodes:
-        return cast(int | None, next(iter(tokenizer.additional_special_tokens_ids), None))
-    return cast(int | None, tokenizer.mask_token_id)
+    found = tokenizer.mask_token_id
+    if found is None and decodes:
+        sentinels = getattr(tokenizer, "extra_special_tokens", None) or tokenizer.additional_special_tokens
+        found = tokenizer.convert_tokens_to_ids(sentinels[0]) if sentinels else None
+    return cast(int | None, found)
 
 
 def _decoder_rows(
@@ -576,9 +582,10 @@ def _decoder_rows(
     firsts: Sequence[int],
     tokenizer: "transformers.PreTrainedTokenizerBase",
     mask: int,
+    context: int | None,
     pseudo: PseudoLikelihood,
     masked: Iterable[_Row],
-    in_order: npt.NDArray[np.bool_] | None,
+    ends: npt.NDArray[np.bool_] | None,
 ) -> Iterator[_Row]:
     """Yield the rows of an encoder-decoder, as the BabyLM protocol.
 
@@ -587,12 +594,16 @@ def _decoder_rows(
         firsts: number of the first piece of each.
         tokenizer: has the tokens around texts.
         mask: id of the mask.
+        context: maximum number of tokens of an input.
         pseudo: with ``left_context``, the encoder reads what is before a piece, and a mask.
         masked: rows of the encoder in which a piece is masked, which the decoder predicts.
-        in_order: instead, the pieces of all texts that the decoder predicts in order, after a mask.
+        ends: instead, the pieces of all texts that the decoder predicts in order, after a mask.
+
+    Raises:
+        ValueError: if the decoder would read more tokens than it can.
     """
     begin = mask if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    if in_order is None and pseudo != "left_context":
+    if ends is None and pseudo != "left_context":
         decoder = tuple(dict.fromkeys([begin, mask]))
         for row in masked:
             yield _Row(row.input_ids, [(len(decoder) - 1, piece) for _, piece in row.asked], decoder)
@@ -600,13 +611,21 @@ def _decoder_rows(
     before, after = (
         [i for i in [of] if i is not None] for of in (tokenizer.cls_token_id, tokenizer.eos_token_id)
     )
+    room = None if context is None else context - len(before) - len(after) - 1
     for place, text in zip(firsts, encoded, strict=True):
-        pieces = [i for i in range(len(text.ids)) if in_order is None or in_order[place + i]]
+        pieces = [i for i in range(len(text.ids)) if ends is None or ends[place + i]]
         for asked in [[i] for i in pieces] if pseudo == "left_context" else [pieces]:
             known = (mask, *(text.ids[i] for i in asked[:-1])) if pseudo != "left_context" else ()
             decoder = (begin, *known)
+            if context is not None and len(decoder) > context:
+                raise ValueError(
+                    f"the decoder would read {len(decoder)} tokens, expected at most {context}: use shorter texts, or "
+                    "enc_dec_mask"
+                )
+            end = min(asked, default=0)
+            start = 0 if room is None else max(0, end - room)
             numbers = enumerate(asked, len(decoder) - len(asked))
-            inputs = [*before, *text.ids[: min(asked, default=0)], mask, *after]
+            inputs = [*before, *text.ids[start:end], mask, *after]
             yield _Row(inputs, [(at, place + i) for at, i in numbers], decoder)
 
 

@@ -19,9 +19,9 @@ from lmdyn.callbacks.observing.sums import Row, tabulate
 from lmdyn.callbacks.words.scored_texts import ScoredTexts, first_row
 from lmdyn.runs.schema import Quantity
 
-__all__ = ["Reading"]
+__all__ = ["OF_WORD", "Reading"]
 
-_OF_WORD = ("frequency", "length", "before")
+OF_WORD = ("frequency", "length", "before")
 _SPILLOVER = ("previous_length", "previous_surprisal")
 _of_times = partial(Quantity, tags=("<time>/<baseline>",))
 _gain = partial(_of_times, low=0.0, better="higher", lines="time")
@@ -127,7 +127,7 @@ class Reading(ScoredTexts):
         self.rows["previous_length"] = np.where(self.continues, lengths[self.place - 1], np.nan)
         named = self.rows["subject"].ne("").any()
         self.groups = self.rows["subject"] if named else pd.Series(numbers)
-        known = [name for name in _OF_WORD if self.rows[name].notna().any()]
+        known = [name for name in OF_WORD if self.rows[name].notna().any()]
         self.baselines = {"word": known, "spillover": [*known, *_SPILLOVER]}
         if "frequency" not in known:
             report(self.name, "the data has no log frequency: the baselines leave out log frequency")

@@ -235,6 +235,23 @@ def test_encoder_decoders_by_the_definition_of_the_protocol(encoder_decoder):
     expected = ends[range(len(ids) - first), ids[first:]]
     np.testing.assert_allclose(encoded.log_probabilities(model, 64)[first:], expected, atol=1e-5)
     assert np.isnan(encoded.log_probabilities(model, 64)[:first]).all()
+    # with few positions, the encoder reads the last pieces before
+    last = surprisals(model, tokenizer, TEXTS[:1], objective="enc_dec_mask", pseudo="left_context", context=6)
+    short = decoded(model, [cls, *ids[-4:-1], mask, sep], [bos])[0, ids[-1]].item()
+    assert last["log_probability"].iloc[-1] == pytest.approx(short, abs=1e-5)
+    with pytest.raises(ValueError, match=r"the decoder would read \d+ tokens, expected at most 6"):
+        surprisals(model, tokenizer, TEXTS[:1], objective="enc_dec_prefix", context=6)
+
+
+def test_sentinels_stand_for_masks(encoder_decoder):
+    """As in T5, whose tokenizer has neither a mask nor a token before a text."""
+    model, _ = encoder_decoder
+    tokenizer = byte_level(TEXTS, vocab_size=290, pad_token="<pad>", eos_token="</s>")
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<extra_id_0>", "<extra_id_1>"]})
+    ids, mask = tokenizer(TEXTS[2])["input_ids"], tokenizer.convert_tokens_to_ids("<extra_id_0>")
+    each = [decoded(model, [*ids[:i], mask, *ids[i + 1 :]], [mask])[0, p].item() for i, p in enumerate(ids)]
+    found = surprisals(model, tokenizer, TEXTS[2:3], objective="enc_dec_mask")
+    np.testing.assert_allclose(found["log_probability"], each, atol=1e-5)
 
 
 def test_what_is_refused(causal, masked, caplog):
