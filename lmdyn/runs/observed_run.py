@@ -12,22 +12,6 @@ import pandas as pd
 from lmdyn.runs.provenance import Record, Settings, read_provenance, read_record
 from lmdyn.runs.run_identity import identity_condition, mapping
 
-__all__ = [
-    "NotMeasured",
-    "ObservedRun",
-    "OtherCondition",
-    "RunFolder",
-    "SeedPair",
-    "by_seed",
-    "condition_of",
-    "differences",
-    "flat_configuration",
-    "independent_seeds",
-    "is_fork",
-    "name_seed",
-    "seeds_of",
-]
-
 
 class NotMeasured(LookupError):  # noqa: N818 (not an error of a user)
     """The data on which a claim would be judged are missing; the message says what is missing."""

@@ -12,23 +12,6 @@ from pandas import DataFrame
 
 from lmdyn.runs.schedule import Progress
 
-__all__ = [
-    "ENDS",
-    "Quantity",
-    "declarations",
-    "declared",
-    "from_arrow",
-    "group_columns",
-    "is_number_column",
-    "last_step",
-    "pattern",
-    "select",
-    "tidy",
-    "to_arrow",
-    "wide",
-]
-
-
 ENDS = ("_error", "_low", "_high")
 """How the name of a quantity continues in rows with its standard error, and the ends of its interval."""
 

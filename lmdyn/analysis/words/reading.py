@@ -77,7 +77,8 @@ def reading_fit(
             f"expected times (n,), surprisal (n,) and baseline (n, k), got {y.shape}, {x.shape} and {rows.shape}"
         )
     kept = np.isfinite(y) & np.isfinite(x) & np.isfinite(rows).all(1)
-    y, x, basis = y[kept], x[kept], _basis(rows[kept])
+    y, x = y[kept], x[kept]
+    basis = _basis(rows[kept]) if len(y) else np.zeros((0, 1))
     degrees = len(y) - basis.shape[1] - 1
     if degrees < 1 or np.ptp(y) == 0:
         raise ValueError(

@@ -11,8 +11,6 @@ from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.files.tables import table_rows
 from lmdyn.datamodules.files.text_files import expand_paths, shown
 
-__all__ = ["ChoiceFiles"]
-
 
 class ChoiceFiles(TableData):
     """Multiple-choice items of files: the ``probe`` of the observer ``Choices``.

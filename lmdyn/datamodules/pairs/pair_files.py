@@ -11,8 +11,6 @@ from lmdyn.datamodules.files.made_at_setup import TableData
 from lmdyn.datamodules.files.tables import TableRow, table_rows
 from lmdyn.datamodules.files.text_files import expand_paths, shown
 
-__all__ = ["PairFiles"]
-
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "good": ("sentence_good", "good", "grammatical", "acceptable", "right", "correct"),
     "bad": ("sentence_bad", "bad", "ungrammatical", "unacceptable", "wrong", "incorrect"),
