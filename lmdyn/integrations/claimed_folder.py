@@ -9,8 +9,6 @@ from pathlib import Path
 from lmdyn.runs.checkpoint_files import checkpoint_step
 from lmdyn.runs.folder_lock import FolderLock
 
-__all__ = ["claim_folder"]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from lmdyn.analysis.checked_fields import type_words
 from lmdyn.analysis.inspection.batches import named_batch, text_of
 from lmdyn.callbacks.observing.amounts import add_counts
 
-__all__ = ["counted_tokens", "data_of", "named_counts"]
-
 _ROWS = 8  # of a batch of a Dataset
 
 

@@ -16,8 +16,6 @@ from lmdyn.callbacks.training.modes import NO_DEEPSPEED
 from lmdyn.integrations.watcher import Watcher, watch
 from lmdyn.runs.schedule import Steps
 
-__all__ = ["WatchCallback"]
-
 log = logging.getLogger(__name__)
 
 

@@ -36,9 +36,6 @@ from lmdyn.runs.provenance import begin_session, end_session
 from lmdyn.runs.run_identity import tell_changes, write_identity
 from lmdyn.runs.schedule import Progress, Steps
 
-__all__ = ["Watcher", "watch"]
-
-
 _WATCHING: WeakSet[Observer] = WeakSet()
 """Observers of watchers that are not closed: each writes to one folder."""
 

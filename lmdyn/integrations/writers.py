@@ -9,8 +9,6 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from lmdyn.callbacks.training.lightning_internals import continue_events, hide_events, hide_lines
 
-__all__ = ["loggers_of"]
-
 
 def loggers_of(logger: Any, folder: Path, step: int | None) -> list[Any]:
     """Return loggers for what the argument ``logger`` of :func:`lmdyn.watch` names.

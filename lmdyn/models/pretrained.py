@@ -183,11 +183,13 @@ class PretrainedLM(LanguageModule):
             inputs["use_cache"] = use_cache
         if self.objective == "encoder_decoder":
             inputs["decoder_input_ids"] = decoder_input_ids
+        elif decoder_input_ids is not None:
+            raise ValueError(f"expected an encoder-decoder, got {self._label}, read as {self.objective}")
         if past_key_values is not None:
             inputs["past_key_values"] = past_key_values
 
         def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if predict is None or not args or args[0].shape[:2] != predict.shape:
+            if predict is None or not args or args[0].ndim != 3 or args[0].shape[:2] != predict.shape:
                 return None
             return (args[0][predict], *args[1:])
 
@@ -202,14 +204,19 @@ class PretrainedLM(LanguageModule):
 
     evaluate = LanguageModule.evaluate_labelled
 
+    def labels_of(self, batch: Batch) -> Tensor:
+        """Return the labels of a batch; refuses encoder-decoders, whose decoder reads other rows."""
+        if self.objective == "encoder_decoder":
+            raise ValueError(
+                "PretrainedLM has no losses of encoder-decoders: use MinimalPairs, Choices or Reading with `scoring: "
+                "enc_dec_mask`, or lmdyn.watch with the model of transformers and its own labels"
+            )
+        return super().labels_of(batch)
+
     # Training and evaluation ------------------------------------------------------------------------------
 
     def training_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the sum of the cross-entropies of a batch, and the number of labelled tokens."""
-        if self.objective == "encoder_decoder":
-            raise ValueError(
-                "lmdyn does not train encoder-decoders: train with transformers, and observe by lmdyn.watch"
-            )
         logits, labels, _ = predict_labels(self, self.labels_of(batch), batch)
         return F.cross_entropy(logits, labels, reduction="sum"), (batch["labels"] != IGNORED).sum()
 
@@ -279,17 +286,13 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     named = getattr(config, "architectures", None) or ["model"]
     architecture = str(named[0] if isinstance(named, list) else named)[:100]
     objective = objective or objective_of(architecture)
-    generates = architecture.endswith(("ForConditionalGeneration", "EncoderDecoderModel"))
+    generates = architecture.endswith(("ForConditionalGeneration", "EncoderDecoderModel", "MTModel"))
     if objective is None and generates and getattr(config, "is_encoder_decoder", False):
         objective = "encoder_decoder"
     if objective is None:
         raise ValueError(f"{label} is a {architecture}, which may be causal or masked: set the objective")
-    kinds = {
-        "causal": AutoModelForCausalLM,
-        "masked": AutoModelForMaskedLM,
-        "encoder_decoder": AutoModelForSeq2SeqLM,
-    }
-    auto: Any = kinds[objective]
+    kinds = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
+    auto: Any = kinds.get(objective, AutoModelForSeq2SeqLM)
     if objective == "masked" and architecture.endswith("ForPreTraining"):
         auto = AutoModelForPreTraining  # with its second head, if the files have it
     model = load_model(auto, folder, label, optional=PAIR_HEAD)

@@ -117,7 +117,7 @@ WRONG = {
     "inspected_own.Lit --data inspected_own.Nothing": ("Nothing has no data to inspect: expected",),
     "inspected_own.Lit --model.vocab_size 20 --data text.txt": ("but an embedding of Lit has 20 rows",),
     "llama --write observers.yaml": ("the file already exists: give another name",),
-    "t5 --data text.txt --write my.yaml": ("is an encoder-decoder: wrap the model in a",),
+    "t5 --data text.txt --write my.yaml": ("is an encoder-decoder: run observers by lmdyn analyze",),
     f"inspected_own.GPT --model.config.n_layer=1 {PAIRS} --write my.yaml": (
         "GPT is a plain nn.Module: wrap",
     ),

@@ -205,8 +205,9 @@ def test_an_encoder_decoder_is_observed_and_not_trained(tmp_path):
     assert module.objective == "encoder_decoder"
     batch = {"input_ids": torch.tensor([[3, 4, 5]]), "decoder_input_ids": torch.tensor([[0, 6]])}
     torch.testing.assert_close(module(**batch).logits, own(**batch).logits)
-    with pytest.raises(ValueError, match="does not train encoder-decoders"):
-        module.training_loss({**batch, "labels": torch.tensor([[3, 4, 5]])})
+    for call in (module.training_loss, module.evaluate):  # rows have other labels than the decoder's
+        with pytest.raises(ValueError, match="no losses of encoder-decoders: use MinimalPairs"):
+            call({**batch, "labels": torch.tensor([[3, 4, 5]])})
     transformers.T5ForSequenceClassification(own.config).save_pretrained(tmp_path / "classifier")
     with pytest.raises(ValueError, match="is a T5ForSequenceClassification, which may be"):
         PretrainedLM(str(tmp_path / "classifier"))

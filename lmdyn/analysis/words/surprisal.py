@@ -141,8 +141,8 @@ class EncodedTexts:
         asked_of_decoder = str(objective).startswith("enc_dec")
         if decodes and not asked_of_decoder:
             raise ValueError(
-                "expected a causal or masked model, got an encoder-decoder: set `objective` (in observers, `scoring`) "
-                "to enc_dec_mask or enc_dec_prefix"
+                "expected a causal or masked model, got an encoder-decoder: set `objective` (in observers, `scoring`; "
+                "of babylm, `--backend`) to enc_dec_mask or enc_dec_prefix"
             )
         if asked_of_decoder and not decodes:
             raise ValueError(f"{objective} requires an encoder-decoder, got {type(module).__name__}")
@@ -193,6 +193,10 @@ class EncodedTexts:
                 rows = _masked_rows(encoded, firsts, mask, context, pseudo, shift)
                 if decodes:
                     last = self.scored if in_order else None
+                    if in_order:
+                        self.lengths = (
+                            1 + np.bincount(self.text[self.scored], minlength=len(texts))
+                        ).tolist()
                     rows = _decoder_rows(encoded, firsts, tokenizer, mask, context, pseudo, rows, last)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
@@ -483,7 +487,8 @@ def _objective(
 def _context(module: nn.Module, tokenizer: "transformers.PreTrainedTokenizerBase") -> int | None:
     """Return the maximum number of tokens by configuration, position table and tokenizer; None for no limit."""
     configs = [config for m in module.modules() if (config := getattr(m, "config", None)) is not None]
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
+    names = ["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size"]
+    names += ["max_encoder_position_embeddings", "max_decoder_position_embeddings"]
     said = [getattr(config, name, None) for config in configs for name in names]
     # RoBERTa's positions begin after the padding's: the first rows of its table are used by no token
     tables = [
@@ -569,11 +574,16 @@ def _masked_rows(
 
 
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase", decodes: bool) -> int | None:
-    """Return the id of the mask; for an encoder-decoder as T5, which has none, the first of its sentinels."""
+    """Return the id of the mask; for an encoder-decoder as T5, which has none, its first special token."""
     found = tokenizer.mask_token_id
     if found is None and decodes:
-        sentinels = getattr(tokenizer, "extra_special_tokens", None) or tokenizer.additional_special_tokens
-        found = tokenizer.convert_tokens_to_ids(sentinels[0]) if sentinels else None
+        sentinels: Any = getattr(tokenizer, "extra_special_tokens", None)
+        if sentinels := sentinels or getattr(
+            tokenizer, "additional_special_tokens", None
+        ):  # before transformers 5
+            mask = "<extra_id_0>" if "<extra_id_0>" in sentinels else sentinels[0]
+            _say(f"the tokenizer has no mask_token: {mask} stands for a masked token")
+            found = tokenizer.convert_tokens_to_ids(mask)
     return cast(int | None, found)
 
 

@@ -93,7 +93,7 @@ def refusal(found: Inspection) -> str | None:
         return "lmdyn knows no text for this model: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
         why = f"it is for causal and masked models, but {subject.says} is an encoder-decoder"
-        wrap = "wrap the model in a LightningModule, and use fit --model package.Class"
+        wrap = f"run observers by lmdyn analyze {subject.name} --config (texts: `scoring: enc_dec_mask`)"
         if subject.tokenizer is None:
             return "the folder of the weights has no tokenizer: save the tokenizer there (tokenizer.save_pretrained)"
         return None if subject.model is not None else f"{why}: {wrap}"
