@@ -173,7 +173,8 @@ class PretrainedLM(LanguageModule):
             predict: if given, project only these positions to the vocabulary, in row-major order.
             past_key_values: cache of the tokens before, of a causal model.
             use_cache: whether a causal model returns its cache.
-            decoder_input_ids: tokens that the decoder reads, whose positions the logits have.
+            decoder_input_ids: tokens that the decoder reads, whose positions the logits have; None for one token,
+                if only the encoder is observed.
         """
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has only one type
@@ -182,7 +183,8 @@ class PretrainedLM(LanguageModule):
         if self.objective == "causal":
             inputs["use_cache"] = use_cache
         if self.objective == "encoder_decoder":
-            inputs["decoder_input_ids"] = decoder_input_ids
+            # without an input of the decoder, only the encoder is observed
+            inputs["decoder_input_ids"] = input_ids[:, :1] if decoder_input_ids is None else decoder_input_ids
         elif decoder_input_ids is not None:
             raise ValueError(f"expected an encoder-decoder, got {self._label}, read as {self.objective}")
         if past_key_values is not None:
@@ -203,6 +205,9 @@ class PretrainedLM(LanguageModule):
         return PretrainedOutput(logits, getattr(output, "past_key_values", None))
 
     evaluate = LanguageModule.evaluate_labelled
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> None:
+        """Return nothing, in place of the method of transformers: labels of rows are not what its decoder reads."""
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels of a batch; refuses encoder-decoders, whose decoder reads other rows."""

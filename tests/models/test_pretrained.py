@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertModel, ElectraConfig, ElectraForPreTraining, PreTrainedTokenizerFast
 
+from lmdyn.analysis.inspection.forward import call_module
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 from lmdyn.models.pretrained import PretrainedLM
 from tests.helpers.refusals import assert_refused
@@ -205,6 +206,8 @@ def test_an_encoder_decoder_is_observed_and_not_trained(tmp_path):
     assert module.objective == "encoder_decoder"
     batch = {"input_ids": torch.tensor([[3, 4, 5]]), "decoder_input_ids": torch.tensor([[0, 6]])}
     torch.testing.assert_close(module(**batch).logits, own(**batch).logits)
+    row = {"input_ids": torch.tensor([[3, 4, 5]]), "labels": torch.tensor([[4, 5, 1]])}
+    assert call_module(module, row).logits.shape == (1, 1, 30)  # none that LearningCurves takes for the row's
     for call in (module.training_loss, module.evaluate):  # rows have other labels than the decoder's
         with pytest.raises(ValueError, match="no losses of encoder-decoders: use MinimalPairs"):
             call({**batch, "labels": torch.tensor([[3, 4, 5]])})
