@@ -42,6 +42,8 @@ Numbers = npt.NDArray[np.float64]
 _LEAST = 5  # observations of a sigmoid with four parameters, and of a smoothing spline
 _POINTS = 1000
 _GRID = 20
+_MOST = 1_000  # evaluations
+_TIE = 1e-3  # of the observations' standard deviation: what a decade from the grid's best place costs
 _SLOPES = (-30.0, 30.0)  # logarithms: beyond, a sigmoid is a line or a step
 _FLAT = 1e-9  # variance of a sigmoid outside of which the run has all its change
 _SPLINES = 25
@@ -106,7 +108,8 @@ class Acquisition:
 def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     """Fit a sigmoid in log₁₀ steps by least squares.
 
-    Observations at step 0, and those that are not finite, are left out.
+    Observations at step 0, and those that are not finite, are left out. A fall between two observations has no single
+    best place: of nearly equal fits it is the one nearest to the best of a grid, so that machines agree.
 
     Raises:
         ValueError: with fewer than five observations.
@@ -124,24 +127,35 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     explained = (shapes @ (y - y.mean())) ** 2 / np.where(spread > _FLAT, spread, np.inf)
     best = int(explained.argmax())
 
+    start = np.array([xmid[best], np.log(scale[best])])
+    tie, change = _TIE * y.std(), y - y.mean()
+
+    def fitted(p: Numbers) -> tuple[Numbers, Numbers, float, Numbers]:
+        """Return the shape and its derivatives, without their means, the best height, and the residuals."""
+        slope = np.exp(np.clip(-p[1], *_SLOPES))
+        share = scipy.special.expit((p[0] - x) * slope)
+        moves = (share * (1 - share) * slope)[:, None] * np.column_stack([np.ones_like(x), x - p[0]])
+        share = share - share.mean()
+        height = float(share @ change) / max(float(share @ share), _FLAT**2)
+        return share, moves - moves.mean(0), height, height * share - change
+
     def residuals(p: Numbers) -> Numbers:
-        slope = np.exp(np.clip(-p[3], *_SLOPES))
-        return np.asarray(p[0] + (p[1] - p[0]) * scipy.special.expit((p[2] - x) * slope) - y)
+        return np.append(fitted(p)[3], tie * (p - start))
 
     def derivatives(p: Numbers) -> Numbers:
-        slope = np.exp(np.clip(-p[3], *_SLOPES))
-        share = scipy.special.expit((p[2] - x) * slope)
-        steep = (p[1] - p[0]) * share * (1 - share) * slope
-        of_scale = steep * (x - p[2]) * (_SLOPES[0] < -p[3] < _SLOPES[1])
-        return np.column_stack([1 - share, share, steep, of_scale])
+        share, moves, height, error = fitted(p)
+        of_height = -(error + height * share) @ moves / max(float(share @ share), _FLAT**2)
+        return np.vstack([height * moves + np.outer(share, of_height), tie * np.eye(2)])
 
-    share = scipy.special.expit((xmid[best] - x) / scale[best])
-    ends, *_ = np.linalg.lstsq(np.column_stack([1 - share, share]), y, rcond=None)
-    start = [*ends, xmid[best], np.log(scale[best])]
     tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
-    found = scipy.optimize.least_squares(residuals, start, derivatives, method="lm", **tight).x
-    lower, upper, middle, log_scale = map(float, found)
-    return Sigmoid(lower, upper, middle, math.exp(log_scale))
+    near = scipy.optimize.least_squares(residuals, start, derivatives, method="lm", max_nfev=_MOST, **tight).x
+    # where residuals are large and curved that ends early: the root of the slope, if it is no worse
+    root = scipy.optimize.root(lambda p: derivatives(p).T @ residuals(p), near, tol=1e-12).x
+    worse = np.linalg.norm(residuals(root)) > np.linalg.norm(residuals(near)) * (1 + _FLAT)
+    found = near if worse else root
+    height, shape = fitted(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(found[1]))
+    lower = float(y.mean() - height * shape.at(at).mean())
+    return Sigmoid(lower, lower + height, shape.xmid, shape.scale)
 
 
 def acquisition_step(
@@ -426,13 +440,7 @@ def acquisition_regression(
         }
     )
     number = int(kept["censored"].isin(["left", "right"]).sum())
-    return AcquisitionRegression(
-        coefficients,
-        sigma,
-        len(kept),
-        len(table) - len(kept),
-        number,
-    )
+    return AcquisitionRegression(coefficients, sigma, len(kept), len(table) - len(kept), number)
 
 
 def _maximum_likelihood(

@@ -88,16 +88,8 @@ def map_of(curves: Curves, *, most: int = 8, rotations: int = _ROTATIONS) -> See
     measures, steps, values, left = _table(curves)
     found = training_map(values, most=most)
     smooth = training_map(smooth_counterpart(steps, values), most=most)
-    return SeedMap(
-        found,
-        tuple(curves),
-        steps,
-        tuple(measures),
-        values,
-        smooth,
-        clumping_p_value(values, most=most, rotations=rotations),
-        tuple(left),
-    )
+    p_value = clumping_p_value(values, most=most, rotations=rotations)
+    return SeedMap(found, tuple(curves), steps, tuple(measures), values, smooth, p_value, tuple(left))
 
 
 def _table(curves: Curves) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64], list[str]]:
