@@ -42,7 +42,6 @@ Numbers = npt.NDArray[np.float64]
 _LEAST = 5  # observations of a sigmoid with four parameters, and of a smoothing spline
 _POINTS = 1000
 _GRID = 20
-_MOST = 1_000  # evaluations
 _TIE = 1e-3  # of the observations' standard deviation: what a decade from the grid's best place costs
 _SLOPES = (-30.0, 30.0)  # logarithms: beyond, a sigmoid is a line or a step
 _FLAT = 1e-9  # variance of a sigmoid outside of which the run has all its change
@@ -130,29 +129,27 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     start = np.array([xmid[best], np.log(scale[best])])
     tie, change = _TIE * y.std(), y - y.mean()
 
-    def fitted(p: Numbers) -> tuple[Numbers, Numbers, float, Numbers]:
-        """Return the shape and its derivatives, without their means, the best height, and the residuals."""
+    def fitted(p: Numbers) -> tuple[Numbers, Numbers, float]:
+        """Return the residuals of the best ends, their derivatives, and the height between the ends."""
         slope = np.exp(np.clip(-p[1], *_SLOPES))
         share = scipy.special.expit((p[0] - x) * slope)
         moves = (share * (1 - share) * slope)[:, None] * np.column_stack([np.ones_like(x), x - p[0]])
-        share = share - share.mean()
-        height = float(share @ change) / max(float(share @ share), _FLAT**2)
-        return share, moves - moves.mean(0), height, height * share - change
+        share, moves = share - share.mean(), moves - moves.mean(0)
+        square = max(float(share @ share), _FLAT**2)
+        height = float(share @ change) / square
+        error = height * share - change
+        of_height = -(error + height * share) @ moves / square
+        derivatives = np.vstack([height * moves + np.outer(share, of_height), tie * np.eye(2)])
+        return np.append(error, tie * (p - start)), derivatives, height
 
-    def residuals(p: Numbers) -> Numbers:
-        return np.append(fitted(p)[3], tie * (p - start))
-
-    def derivatives(p: Numbers) -> Numbers:
-        share, moves, height, error = fitted(p)
-        of_height = -(error + height * share) @ moves / max(float(share @ share), _FLAT**2)
-        return np.vstack([height * moves + np.outer(share, of_height), tie * np.eye(2)])
-
-    tight = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
-    near = scipy.optimize.least_squares(residuals, start, derivatives, method="lm", max_nfev=_MOST, **tight).x
+    limits = {"max_nfev": 1_000, **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)}
+    near = scipy.optimize.least_squares(
+        lambda p: fitted(p)[0], start, lambda p: fitted(p)[1], method="lm", **limits
+    ).x
     # where residuals are large and curved that ends early: the root of the slope, if it is no worse
-    root = scipy.optimize.root(lambda p: derivatives(p).T @ residuals(p), near, tol=1e-12).x
-    worse = np.linalg.norm(residuals(root)) > np.linalg.norm(residuals(near)) * (1 + _FLAT)
-    found = near if worse else root
+    root = scipy.optimize.root(lambda p: fitted(p)[1].T @ fitted(p)[0], near, tol=1e-12).x
+    of_near, of_root = (np.linalg.norm(fitted(p)[0]) for p in (near, root))
+    found = near if of_root > of_near * (1 + _FLAT) else root
     height, shape = fitted(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(found[1]))
     lower = float(y.mean() - height * shape.at(at).mean())
     return Sigmoid(lower, lower + height, shape.xmid, shape.scale)
@@ -439,8 +436,8 @@ def acquisition_regression(
             "inflation": [np.nan, *inflation],
         }
     )
-    number = int(kept["censored"].isin(["left", "right"]).sum())
-    return AcquisitionRegression(coefficients, sigma, len(kept), len(table) - len(kept), number)
+    ends = kept["censored"].isin(["left", "right"])
+    return AcquisitionRegression(coefficients, sigma, len(kept), len(table) - len(kept), int(ends.sum()))
 
 
 def _maximum_likelihood(
