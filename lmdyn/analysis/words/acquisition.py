@@ -123,13 +123,11 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     shapes = scipy.special.expit((xmid[:, None] - x) / scale[:, None])
     shapes -= shapes.mean(1, keepdims=True)
     spread = (shapes**2).sum(1)
-    explained = (shapes @ (y - y.mean())) ** 2 / np.where(spread > _FLAT, spread, np.inf)
-    best = int(explained.argmax())
-
-    start = np.array([xmid[best], np.log(scale[best])])
     tie, change = _TIE * y.std(), y - y.mean()
+    best = int(((shapes @ change) ** 2 / np.where(spread > _FLAT, spread, np.inf)).argmax())
+    start = np.array([xmid[best], np.log(scale[best])])
 
-    def fitted(p: Numbers) -> tuple[Numbers, Numbers, float]:
+    def fit(p: Numbers) -> tuple[Numbers, Numbers, float]:
         """Return the residuals of the best ends, their derivatives, and the height between the ends."""
         slope = np.exp(np.clip(-p[1], *_SLOPES))
         share = scipy.special.expit((p[0] - x) * slope)
@@ -144,13 +142,13 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
 
     limits = {"max_nfev": 1_000, **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)}
     near = scipy.optimize.least_squares(
-        lambda p: fitted(p)[0], start, lambda p: fitted(p)[1], method="lm", **limits
+        lambda p: fit(p)[0], start, lambda p: fit(p)[1], method="lm", **limits
     ).x
     # where residuals are large and curved that ends early: the root of the slope, if it is no worse
-    root = scipy.optimize.root(lambda p: fitted(p)[1].T @ fitted(p)[0], near, tol=1e-12).x
-    of_near, of_root = (np.linalg.norm(fitted(p)[0]) for p in (near, root))
+    root = scipy.optimize.root(lambda p: fit(p)[1].T @ fit(p)[0], near, tol=1e-12).x
+    of_near, of_root = (np.linalg.norm(fit(p)[0]) for p in (near, root))
     found = near if of_root > of_near * (1 + _FLAT) else root
-    height, shape = fitted(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(found[1]))
+    height, shape = fit(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(found[1]))
     lower = float(y.mean() - height * shape.at(at).mean())
     return Sigmoid(lower, lower + height, shape.xmid, shape.scale)
 
