@@ -135,10 +135,9 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
         share, moves = share - share.mean(), moves - moves.mean(0)
         square = max(float(share @ share), _FLAT**2)
         height = float(share @ change) / square
-        error = height * share - change
-        of_height = -(error + height * share) @ moves / square
+        of_height = (change - 2 * height * share) @ moves / square
         derivatives = np.vstack([height * moves + np.outer(share, of_height), tie * np.eye(2)])
-        return np.append(error, tie * (p - start)), derivatives, height
+        return np.append(height * share - change, tie * (p - start)), derivatives, height
 
     limits = {"max_nfev": 1_000, **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)}
     near = scipy.optimize.least_squares(
