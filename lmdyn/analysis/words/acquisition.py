@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.float64]
 _LEAST = 5  # observations of a sigmoid with four parameters, and of a smoothing spline
 _POINTS = 1000
 _GRID = 20
-_TIE = 1e-3  # of the observations' standard deviation: what a decade from the grid's best place costs
+_TIE = 2e-3  # of the standard deviation around the grid's best fit: what a decade from the grid's best place costs
 _SLOPES = (-30.0, 30.0)  # logarithms: beyond, a sigmoid is a line or a step
 _FLAT = 1e-9  # variance of a sigmoid outside of which the run has all its change
 _SPLINES = 25
@@ -123,9 +123,11 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     shapes = scipy.special.expit((xmid[:, None] - x) / scale[:, None])
     shapes -= shapes.mean(1, keepdims=True)
     spread = (shapes**2).sum(1)
-    tie, change = _TIE * y.std(), y - y.mean()
-    best = int(((shapes @ change) ** 2 / np.where(spread > _FLAT, spread, np.inf)).argmax())
+    change = y - y.mean()
+    explained = (shapes @ change) ** 2 / np.where(spread > _FLAT, spread, np.inf)
+    best = int(explained.argmax())
     start = np.array([xmid[best], np.log(scale[best])])
+    tie = _TIE * math.sqrt(max(change @ change - explained[best], 0) / len(y))
 
     def fit(p: Numbers) -> tuple[Numbers, Numbers, float]:
         """Return the residuals of the best ends, their derivatives, and the height between the ends."""
@@ -204,9 +206,8 @@ def acquisition_step(
         return _censored(0.0 if len(below) and below[0] == 0 else float(age), at, float(cutoff))
     cutoff = given - gain if criterion == "unigram" else (np.log2(given) + y.min()) / 2
     fit = fit_sigmoid(at, y)
-    first = float(fit.at(at[:1])[0])
     if fit.upper <= fit.lower:  # rises
-        age = 0.0 if first <= cutoff and criterion == "unigram" else np.inf
+        age = 0.0 if fit.at(at[0]) <= cutoff and criterion == "unigram" else np.inf
     elif cutoff >= fit.upper:
         age = 0.0
     else:
@@ -245,8 +246,7 @@ def _smooth(at: Numbers, y: Numbers, smoother: Smoother) -> tuple[Numbers, Numbe
         from pygam import LinearGAM, s
     except ImportError as error:
         raise ImportError("smoother='pygam' requires pygam: run pip install pygam, or use 'scipy'") from error
-    fitted = LinearGAM(s(0, n_splines=_SPLINES)).fit(x[:, None], y)
-    return points, np.asarray(fitted.predict(points[:, None]))
+    return points, np.asarray(LinearGAM(s(0, n_splines=_SPLINES)).fit(x[:, None], y).predict(points[:, None]))
 
 
 def late_variability(surprisals: npt.ArrayLike) -> float:
