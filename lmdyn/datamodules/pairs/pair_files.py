@@ -109,19 +109,22 @@ class PairFiles(TableData):
 
     def _converted(self, path: Path, rows: Sequence[TableRow]) -> Iterable[TableRow]:
         """Convert files of agreement to two sentences in a row."""
-        line, first = rows[0] if rows else (1, {})
-        names = set(first)
+        names = set(rows[0][1]) if rows else set()
         if names >= _GULORDAVA:
-            return _of_forms(path, rows)
+            return _of_forms(path, _complete(path, rows, _GULORDAVA))
         if "verb_index" in names and not self.columns:
-            other = next((name for name in _OTHER_FORM if name in names), None)
-            if other is None:
-                raise ValueError(
-                    f"{path}:{line}: expected a column with the wrong form of the verb ({', '.join(_OTHER_FORM)}), got "
-                    "only the right form. Add the column with the inflections that Linzen et al. publish"
-                )
-            return _of_verbs(path, rows, other)
+            other = next((name for name in _OTHER_FORM if name in names), _OTHER_FORM[0])
+            return _of_verbs(path, _complete(path, rows, {"sentence", "verb_index", other}), other)
         return rows
+
+
+def _complete(path: Path, rows: Sequence[TableRow], needed: set[str]) -> Sequence[TableRow]:
+    for line, row in rows:
+        if missing := [name for name in sorted(needed) if row.get(name) in (None, "")]:
+            raise ValueError(
+                f"{path}:{line}: the row has no {' and no '.join(missing)}: fill in the cell, or add the column"
+            )
+    return rows
 
 
 def _replaced(sentence: str, index: int, form: str, where: str) -> str:
@@ -144,15 +147,14 @@ def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
     for line, row in rows:
         where = f"{path}:{line}"
         name = " ".join(str(row[key]) for key in ("pattern", "constr_id", "sent_id"))
-        sentence = str(row["sent"] or "").removesuffix("<eos>").strip()
-        written = _replaced(sentence, _number(row, "len_prefix", where), str(row["form"]), where)
+        sentence = str(row["sent"]).removesuffix("<eos>").strip()
         kind = {"correct": "good", "wrong": "bad"}.get(str(row["class"]))
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))
         if kind is None or kind in known:
             raise ValueError(
                 f"{where}: expected classes correct and wrong for {name!r}, got {row['class']!r}{' twice' * bool(kind)}"
             )
-        known[kind] = written
+        known[kind] = _replaced(sentence, _number(row, "len_prefix", where), str(row["form"]), where)
         if "good" in known and "bad" in known:
             yield waiting.pop(name)
     for line, row in waiting.values():
@@ -163,6 +165,6 @@ def _of_verbs(path: Path, rows: Sequence[TableRow], other: str) -> Iterator[Tabl
     """Yield the pairs of a sentence and the other form of its verb."""
     for line, row in rows:
         where = f"{path}:{line}"
-        good = " ".join(str(row.get("sentence") or "").split())
+        good = " ".join(str(row["sentence"]).split())
         bad = _replaced(good, _number(row, "verb_index", where) - 1, str(row[other]), where)
         yield line, {"paradigm": path.stem, **row, "good": good, "bad": bad}
