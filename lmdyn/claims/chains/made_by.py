@@ -30,8 +30,8 @@ def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
     memory = max((session.get("peak_memory_mb", 0) for session in ended), default=0) / 1000
     days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     yield (
-        f"made {days} in {len(sessions)} sessions, with {hours:.2f} CPU hours in all; "
-        f"{len(sessions) - len(ended)} sessions did not end; at most {memory:.1f} GB of memory"
+        f"made {days} (sessions: {len(sessions)}, of which {len(sessions) - len(ended)} did not end), with {hours:.2f} "
+        f"CPU hours in all; at most {memory:.1f} GB of memory"
     )
     yield from dict.fromkeys(_environment(session) for session in sessions)
     if without:
