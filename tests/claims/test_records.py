@@ -90,6 +90,14 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_values_of_32_bits_are_kept_as_they_are():
+    values = pd.Series([0.0, -0.5, 2.0**32 - 1, 1e300, -1e-300, np.inf, np.nan], dtype=float)
+    kept = records._rounded(values)
+    pd.testing.assert_series_equal(kept[[0, 1, 2, 5, 6]], values[[0, 1, 2, 5, 6]], check_exact=True)
+    pd.testing.assert_series_equal(kept, records._rounded(kept), check_exact=True)
+    np.testing.assert_allclose(kept, values, rtol=2.0**-32)
+
+
 def test_what_was_written_is_read_back(runs, tmp_path):
     out = tmp_path / "records" / "none" / "organism"
     recorded = {run.name: run for run in write_records(find_runs([runs]), out)}
@@ -104,8 +112,9 @@ def test_what_was_written_is_read_back(runs, tmp_path):
         assert run.observers() == folder.observers()
         there = folder.read("sparsity")
         kept = there[there["word"].isna() | there["word"].eq("")].reset_index(drop=True)
-        read = run.read("sparsity")  # the scalars, in full precision; texts are Python's
-        pd.testing.assert_frame_equal(read.astype(kept.dtypes), kept)
+        read = run.read("sparsity")  # the scalars, in 32 bits; texts are Python's
+        pd.testing.assert_frame_equal(read.astype(kept.dtypes), kept, rtol=2.0**-32)
+        assert not read["value"].eq(kept["value"]).all()
         own = run.read("sparsity", quantities=["chi_gradient"])
         assert own.empty
         words = run.read("worded")
