@@ -3,9 +3,10 @@
     python benchmarks/recomputed_verdicts.py
 
 The script reads the records of some profiles and states numbers, regions and rules again, for ten or more claims of
-each: a number of each run, Student's t over runs (on Fisher's z for correlations) with the error over texts where all
-runs read one text, a verdict by the interval. Claims with censored numbers, the regression and the order of peaks are
-left out. The script fails if a mean, an end of an interval or a verdict differs from ``docs/results/<study>.csv``.
+each: a number of each run, Student's t over runs (on Fisher's z for correlations, on logits for probabilities) with
+the error over texts where all runs read one text, a verdict by the interval. Claims with censored numbers, the
+regression, the order of peaks and gradients are left out. The script fails if a mean, an end of an interval or a
+verdict differs from ``docs/results/<study>.csv``.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from scipy import stats
 
 DOCS = Path(__file__).parents[1] / "docs"
 
+INF = math.inf
+
 Number = Callable[[str], float | tuple[float, float]]
 """The number of the run of this name, or its bounds."""
 
@@ -41,12 +44,15 @@ class Part:
     correlation: bool = False
     null: float | None = None
     """The number without an effect."""
+    logit: bool = False
+    """It scatters as a probability does."""
+    least: float = -INF
+    most: float = INF
+    """The ends of its range."""
 
 
 Claims = dict[str, tuple[list[str], list[Part]]]
 """Runs and parts of each claim, by name."""
-
-INF = math.inf
 
 
 @lru_cache
@@ -187,6 +193,70 @@ def scaffolds(folder: str) -> Claims:
     return claims
 
 
+def rule_across(folder: str, k: int, seeds: list[str]) -> Claims:
+    """Claims about the rule across scaffolds of k words; a "run" is a seed, with a run for each kind of scaffold."""
+    both, log_faster = ("familiar", "unfamiliar"), round(math.log10(1 / 1.1), 4)
+
+    def near(found: pd.DataFrame, run: str, share: float) -> float:
+        values = curve(found, run)
+        return float(values.iloc[int(np.abs(values.index.to_numpy() - share * values.index[-1]).argmin())])
+
+    def part(
+        quantity: str, *terms: tuple[str, float, int], low: float = -INF, high: float = INF, rule: str = "",
+        logit: bool = False, most: float = INF, null: float | None = None, **where: object,
+    ) -> Part:  # fmt: skip
+        """A sum of kinds of scaffolds at shares of training, each with its sign; errors are those over scaffolds."""
+        of = partial(rows, folder, f"scaffold_rule{rule}", length=k, rules=1000, **where)
+        values, errors = of(quantity=quantity), of(quantity=f"{quantity}_error")
+        return Part(
+            lambda seed: sum(sign * near(values, f"{kind}_{k}_{seed}", at) for kind, at, sign in terms), low, high,
+            lambda seed: math.hypot(*(near(errors, f"{kind}_{k}_{seed}", at) for kind, at, _ in terms)),
+            logit=logit, null=null, least=-most, most=most,
+        )  # fmt: skip
+
+    def earlier(level: float, site: str, focus: str) -> Part:
+        found = rows(
+            folder, "scaffold_rule", quantity="probability", site=site, focus=focus, length=k, rules=1000
+        )
+
+        def learned(run: str) -> tuple[float, float]:
+            values = curve(found, run)
+            first = int((values >= level).to_numpy().argmax())
+            return math.log10(values.index[first - 1] + 1), math.log10(values.index[first])
+
+        def number(seed: str) -> tuple[float, float]:
+            (a, b), (c, d) = (learned(f"{kind}_{k}_{seed}") for kind in both)
+            return a - d, b - c
+
+        return Part(number, -INF, log_faster)
+
+    claims = {
+        f"in_domain_faster_k{k}": [earlier(0.5, "in", "")],
+        f"out_of_domain_k{k}": [
+            part("probability", ("familiar", 1, 1), high=0.5, logit=True, site="out", focus=""),
+            part("probability", ("unfamiliar", 1, 1), low=0.5, logit=True, site="out", focus=""),
+        ],
+        **{f"open_symbol_earlier_{level:g}_k{k}": [earlier(level, "out", "open")] for level in (0.05, 0.5)},
+        f"rises_end_k{k}": [
+            part("rise", ("familiar", 1, 1), low=0.1, most=1.0, site="in", null=0.0),
+            part("rise", ("unfamiliar", 1, 1), high=0.1, most=1.0, site="in"),
+        ],
+        f"interdependence_rises_k{k}": [
+            part("di", ("familiar", b, 1), ("familiar", a, -1), low=0.05, site="in", null=0.0)
+            for a, b in ((0, 0.5), (0.5, 1))
+        ],
+    }
+    for rule in ("", "_released", "_generalized"):
+        claims[f"interdependence{rule}_k{k}"] = [
+            part("di", ("familiar", at, 1), ("unfamiliar", at, -1), low=0.05, rule=rule, site="in", null=0.0)
+            for at in (0.5, 1)
+        ]
+    for kind in both:
+        alone = part("probability", (kind, 1, 1), high=0.1, logit=True, site="in", focus="scaffold")
+        claims[f"scaffold_alone_{kind}_k{k}"] = [alone]
+    return {name: (seeds, parts) for name, parts in claims.items()}
+
+
 def attention(folder: str, runs: list[str]) -> Claims:
     """Claims about attention of the first and the last layer: change of divergences and entropies, and rho."""
 
@@ -224,6 +294,8 @@ def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float,
         values, scaled = np.array(corner), errors
         if part.correlation:
             values, scaled = np.arctanh(values), errors / (1 - values**2)
+        if part.logit:
+            values, scaled = np.log(values / (1 - values)), errors / (values * (1 - values))
         mean, seeds, text = values.mean(), stats.sem(values), math.sqrt((scaled**2).mean())
         half = stats.t.ppf(0.5 + confidence / 2, n - 1) * seeds
         if text:
@@ -235,6 +307,9 @@ def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float,
         min(ends[1] for ends in found),
         max(ends[2] for ends in found),
     )
+    if part.logit:
+        mean, low, high = (1 / (1 + math.exp(-end)) for end in (mean, low, high))
+    low, high = max(low, part.least), min(high, part.most)
     return tuple(np.tanh((mean, low, high))) if part.correlation else (mean, low, high)
 
 
@@ -273,6 +348,12 @@ def pages() -> Iterator[tuple[str, str, Claims]]:
         if (DOCS / "records" / folder).exists():
             yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
     yield "saphra2020_di", "causal", scaffolds("saphra2020_di/causal")
+    for k in (4, 6):
+        yield (
+            "saphra2020_di",
+            "scaffold_small",
+            rule_across("saphra2020_di/scaffold_small", k, ["2", "3", "4"]),
+        )
     if (DOCS / "records/saphra2021_attention/texts").exists():
         folder = "saphra2021_attention/texts"
         yield "saphra2021_attention", "texts", attention(folder, [f"lm_{seed}" for seed in range(21, 29)])
