@@ -196,6 +196,7 @@ def scaffolds(folder: str) -> Claims:
 def rule_across(folder: str, k: int, seeds: list[str]) -> Claims:
     """Claims about the rule across scaffolds of k words; a "run" is a seed, with a run for each kind of scaffold."""
     both, log_faster = ("familiar", "unfamiliar"), round(math.log10(1 / 1.1), 4)
+    levels = (0.05, 0.5) if k < 8 else (0.05,)  # the other one is not reached
 
     def near(found: pd.DataFrame, run: str, share: float) -> float:
         values = curve(found, run)
@@ -236,7 +237,7 @@ def rule_across(folder: str, k: int, seeds: list[str]) -> Claims:
             part("probability", ("familiar", 1, 1), high=0.5, logit=True, site="out", focus=""),
             part("probability", ("unfamiliar", 1, 1), low=0.5, logit=True, site="out", focus=""),
         ],
-        **{f"open_symbol_earlier_{level:g}_k{k}": [earlier(level, "out", "open")] for level in (0.05, 0.5)},
+        **{f"open_symbol_earlier_{level:g}_k{k}": [earlier(level, "out", "open")] for level in levels},
         f"rises_end_k{k}": [
             part("rise", ("familiar", 1, 1), low=0.1, most=1.0, site="in", null=0.0),
             part("rise", ("unfamiliar", 1, 1), high=0.1, most=1.0, site="in"),
@@ -348,12 +349,8 @@ def pages() -> Iterator[tuple[str, str, Claims]]:
         if (DOCS / "records" / folder).exists():
             yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
     yield "saphra2020_di", "causal", scaffolds("saphra2020_di/causal")
-    for k in (4, 6):
-        yield (
-            "saphra2020_di",
-            "scaffold_small",
-            rule_across("saphra2020_di/scaffold_small", k, ["2", "3", "4"]),
-        )
+    for profile, k in (("scaffold_small", 4), ("scaffold_small", 6), ("scaffold", 8)):
+        yield "saphra2020_di", profile, rule_across(f"saphra2020_di/{profile}", k, ["2", "3", "4"])
     if (DOCS / "records/saphra2021_attention/texts").exists():
         folder = "saphra2021_attention/texts"
         yield "saphra2021_attention", "texts", attention(folder, [f"lm_{seed}" for seed in range(21, 29)])
