@@ -40,10 +40,12 @@ class Part:
     low: float
     high: float
     error: Callable[[str], float] | None = None
-    """Its standard error over texts, with 31 degrees of freedom."""
+    """Its standard error over texts."""
     correlation: bool = False
     null: float | None = None
     """The number without an effect."""
+    df: float = 31
+    """Degrees of freedom of the error."""
     logit: bool = False
     """It scatters as a probability does."""
     least: float = -INF
@@ -212,7 +214,7 @@ def rule_across(folder: str, k: int, seeds: list[str]) -> Claims:
         return Part(
             lambda seed: sum(sign * near(values, f"{kind}_{k}_{seed}", at) for kind, at, sign in terms), low, high,
             lambda seed: math.hypot(*(near(errors, f"{kind}_{k}_{seed}", at) for kind, at, _ in terms)),
-            logit=logit, null=null, least=-most, most=most,
+            df=INF, logit=logit, null=null, least=-most, most=most,
         )  # fmt: skip
 
     def earlier(level: float, site: str, focus: str) -> Part:
@@ -300,7 +302,7 @@ def interval(part: Part, runs: Sequence[str], confidence: float) -> tuple[float,
         mean, seeds, text = values.mean(), stats.sem(values), math.sqrt((scaled**2).mean())
         half = stats.t.ppf(0.5 + confidence / 2, n - 1) * seeds
         if text:
-            df = (seeds**2 + text**2) ** 2 / (seeds**4 / (n - 1) + text**4 / 31)
+            df = (seeds**2 + text**2) ** 2 / (seeds**4 / (n - 1) + text**4 / part.df)
             half = max(half, stats.t.ppf(0.5 + confidence / 2, df) * math.hypot(seeds, text))
         found.append((mean, mean - half, mean + half))
     mean, low, high = (
