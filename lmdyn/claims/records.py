@@ -104,7 +104,7 @@ def write_records(
     names of the machine and of its user are not kept.
 
     Args:
-        runs: run folders; runs that are already kept do not change.
+        runs: run folders; runs that are already kept do not change (but for bits beyond 32).
         out: the folder; existing files are replaced as a whole.
         study: the study whose claims use them; None keeps the fingerprints of all studies.
         reads: ``Observer/quantity`` of the study's claims.

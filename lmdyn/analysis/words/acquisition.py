@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.float64]
 _LEAST = 5  # observations of a sigmoid with four parameters, and of a smoothing spline
 _POINTS = 1000
 _GRID = 20
-_TIE = 2e-3  # of the standard deviation around the grid's best fit: what a decade from the grid's best place costs
+_TIE = 1e-2  # of the noise: what a decade from the grid's best place costs, as a normal prior of 100 decades does
 _SLOPES = (-30.0, 30.0)  # logarithms: beyond, a sigmoid is a line or a step
 _FLAT = 1e-9  # variance of a sigmoid outside of which the run has all its change
 _SPLINES = 25
@@ -141,15 +141,14 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
         derivatives = np.vstack([height * moves + np.outer(share, of_height), tie * np.eye(2)])
         return np.append(height * share - change, tie * (p - start)), derivatives, height
 
-    limits = {"max_nfev": 1_000, **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)}
-    near = scipy.optimize.least_squares(
-        lambda p: fit(p)[0], start, lambda p: fit(p)[1], method="lm", **limits
-    ).x
+    how: Any = {"method": "lm", "max_nfev": 1_000, **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)}
+    near = scipy.optimize.least_squares(lambda p: fit(p)[0], start, lambda p: fit(p)[1], **how).x
     # where residuals are large and curved that ends early: the root of the slope, if it is no worse
-    root = scipy.optimize.root(lambda p: fit(p)[1].T @ fit(p)[0], near, tol=1e-12).x
+    tie = _TIE * float(np.linalg.norm(fit(near)[0][:-2])) / math.sqrt(len(y))
+    root = scipy.optimize.root(lambda p: (at_p := fit(p))[1].T @ at_p[0], near, tol=1e-12).x
     of_near, of_root = (np.linalg.norm(fit(p)[0]) for p in (near, root))
-    found = near if of_root > of_near * (1 + _FLAT) else root
-    height, shape = fit(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(found[1]))
+    found = root if of_root <= of_near * (1 + _FLAT) else near
+    height, shape = fit(found)[2], Sigmoid(0.0, 1.0, float(found[0]), math.exp(np.clip(found[1], *_SLOPES)))
     lower = float(y.mean() - height * shape.at(at).mean())
     return Sigmoid(lower, lower + height, shape.xmid, shape.scale)
 

@@ -22,7 +22,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Names under which columns are found."""
 
-_GULORDAVA = {"pattern", "constr_id", "sent_id", "form", "class", "len_prefix", "sent"}
+_PAIR = ("pattern", "constr_id", "sent_id")
+_GULORDAVA = {"form", "class", "len_prefix", "sent"}
 _OTHER_FORM = ("other_form", "wrong_form", "verb_other")
 _PICKLED = (".pickle", ".pkl", ".p")
 
@@ -110,17 +111,17 @@ class PairFiles(TableData):
     def _converted(self, path: Path, rows: Sequence[TableRow]) -> Iterable[TableRow]:
         """Convert files of agreement to two sentences in a row."""
         names = set(rows[0][1]) if rows else set()
-        if names >= _GULORDAVA:
+        if names >= {*_PAIR, *_GULORDAVA}:
             return _of_forms(path, _complete(path, rows, _GULORDAVA))
         if "verb_index" in names and not self.columns:
-            other = next((name for name in _OTHER_FORM if name in names), _OTHER_FORM[0])
+            other = next((name for name in _OTHER_FORM if name in names), " or ".join(_OTHER_FORM))
             return _of_verbs(path, _complete(path, rows, {"sentence", "verb_index", other}), other)
         return rows
 
 
 def _complete(path: Path, rows: Sequence[TableRow], needed: set[str]) -> Sequence[TableRow]:
     for line, row in rows:
-        if missing := [name for name in sorted(needed) if row.get(name) in (None, "")]:
+        if missing := [n for n in sorted(needed) if (cell := row.get(n)) in (None, "") or cell != cell]:
             raise ValueError(
                 f"{path}:{line}: the row has no {' and no '.join(missing)}: fill in the cell, or add the column"
             )
@@ -146,7 +147,7 @@ def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
     waiting: dict[str, tuple[int, dict[str, Any]]] = {}
     for line, row in rows:
         where = f"{path}:{line}"
-        name = " ".join(str(row[key]) for key in ("pattern", "constr_id", "sent_id"))
+        name = " ".join(str(row.get(key)) for key in _PAIR)
         sentence = str(row["sent"]).removesuffix("<eos>").strip()
         kind = {"correct": "good", "wrong": "bad"}.get(str(row["class"]))
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))

@@ -27,7 +27,7 @@ def course(sigmoid):
 )
 def test_a_planted_sigmoid_gives_its_age(planted):
     fit = A.fit_sigmoid(STEPS, course(planted))
-    assert vars(fit) == pytest.approx(vars(planted), abs=2e-7)
+    assert vars(fit) == pytest.approx(vars(planted), abs=1e-8)
     for level in (0.3, 0.7):
         cutoff = planted.lower + level * (planted.upper - planted.lower)
         x = planted.xmid - planted.scale * math.log(1 / (1 - level) - 1)

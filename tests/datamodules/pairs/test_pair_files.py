@@ -69,7 +69,10 @@ def test_a_sentence_and_the_other_form_of_its_verb(tmp_path):
         "the keys to it are here", "the keys to it is here", "agr", "0",
     ]  # fmt: skip
     path.write_text("sentence\tverb_index\nthe keys are here\t3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"agr.tsv:2: the row has no other_form: .*or add the column"):
+    with pytest.raises(
+        ValueError,
+        match=r"agr.tsv:2: the row has no other_form or wrong_form or verb_other: .*or add the column",
+    ):
         read(path)
 
 
@@ -117,6 +120,7 @@ def test_equal_sentences_are_kept(tmp_path):
             "x.jsonl:2: the row has no other_form and no verb_index"),
         ("x.tsv", "sentence\tverb_index\tother_form\nit is\t2\t\n", "x.tsv:2: the row has no other_form"),
         ("x.tab", forms(form("correct", "sleep", sent="")), "x.tab:2: the row has no sent: fill in"),
+        ("x.jsonl", '{"sentence": NaN, "verb_index": 2, "other_form": "are"}', "x.jsonl:1: the row has no sentence"),
         ("x.pickle", "", "is a pickled file, which could run code"),
     ],
 )  # fmt: skip
