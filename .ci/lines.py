@@ -52,7 +52,8 @@ def main() -> None:
         "tokens_per_line": sum(tokens for _, tokens in python) / sum(lines for lines, _ in python),
     }
     for name, number in found.items():
-        print(f"{name:16} {number:10,.2f}  at most {budget[name]:,}")
+        above = "  ABOVE" if number > budget[name] else ""
+        print(f"{name:16} {number:10,.6g}  at most {budget[name]:,}{above}")
     sys.exit(any(number > budget[name] for name, number in found.items()))
 
 

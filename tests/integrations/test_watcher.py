@@ -318,10 +318,7 @@ def test_refusals_leave_the_folder_free(tmp_path):
         ({"step": -3}, "step is -3: expected the number of optimizer updates"),
         ({"probe": None}, "learning_curves has no data"),
         ({"probe": iter(PROBE)}, "is an iterator, which lmdyn can read only once"),
-        (
-            {"probe": PROBE[0]},
-            r"`probe` is a mapping: expected batches, such as \[batch\] or a DataLoader",
-        ),
+        ({"probe": PROBE[0]}, r"`probe` is a mapping: expected batches, such as \[batch\] or a DataLoader"),
         (
             {"tokenizer": ["a", "b"]},
             "tokenizer has type list, which has no all_special_ids, convert_ids_to_tokens: expected",

@@ -191,10 +191,7 @@ def test_bad_settings_are_refused():
     assert_refused(
         MaskedLanguageModel,
         (bert, "expected either `config` .* got neither"),
-        (
-            {**bert, "config": {}, "pretrained": "x"},
-            "expected either `config` .* got both",
-        ),
+        ({**bert, "config": {}, "pretrained": "x"}, "expected either `config` .* got both"),
         ({**bert, "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
         ({**bert, "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
         ({**bert, "pretrained": "/nowhere/at/all"}, "is no folder here"),

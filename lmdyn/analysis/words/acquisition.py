@@ -117,9 +117,14 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     """
     at, y = _observations(steps, surprisals)
     x, span = np.log10(at), float(np.log10(at[-1] / at[0]))
-    # of given places and scales the best ends are linear: the best of a grid is where the search begins
+    # of given places and scales the best ends are linear: the search begins at the best of a grid over the run, and of
+    # falls between two observations, which may be narrower than that
     middles = np.linspace(-0.5, 1.5, 2 * _GRID) * span + x[0]
     xmid, scale = (of.ravel() for of in np.meshgrid(middles, span / np.geomspace(2, 200, _GRID)))
+    steepest = np.argsort(-np.abs(np.diff(y)))[:_GRID]
+    gap, place, parts = np.meshgrid(steepest, np.linspace(0, 1, 9), np.geomspace(2, 32, 9))
+    width = np.diff(x)[gap]
+    xmid, scale = np.append(xmid, x[gap] + place * width), np.append(scale, width / parts)
     shapes = scipy.special.expit((xmid[:, None] - x) / scale[:, None])
     shapes -= shapes.mean(1, keepdims=True)
     spread = (shapes**2).sum(1)

@@ -116,7 +116,8 @@ class EncodedTexts:
         unknown: (pieces,) whether the tokenizer does not know it.
         scored: (pieces,) whether it is predicted: all that end after ``begins``, or all for 0, except the first of a
             text that follows nothing.
-        lengths: (texts,) tokens of each text with those around it.
+        lengths: (texts,) tokens of each text with those around it; of ``enc_dec_prefix``, those that the encoder or the
+            decoder reads, whichever are more.
 
     Raises:
         ValueError: as in :func:`surprisals`.
@@ -194,9 +195,8 @@ class EncodedTexts:
                 if decodes:
                     last = self.scored if in_order else None
                     if in_order:
-                        self.lengths = (
-                            1 + np.bincount(self.text[self.scored], minlength=len(texts))
-                        ).tolist()
+                        predicted = np.bincount(self.text[self.scored], minlength=len(texts))
+                        self.lengths = (np.maximum(self.lengths - predicted, predicted) + 1).tolist()
                     rows = _decoder_rows(encoded, firsts, tokenizer, mask, context, pseudo, rows, last)
             else:
                 before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
@@ -469,12 +469,11 @@ def _objective(
     reading = model_reading(module, _batch(torch.tensor([probe], device=device_of(module))), forward)
     if given is not None:
         if reading != "unknown" and (given == "causal") == (reading == "bidirectional"):
-            reads = "reads" if given == "causal" else "does not read"
             log.warning(
                 "lmdyn scores texts as %s, but the model %s later tokens: the numbers are meaningless. "
                 "Remove `objective` (in observers, `scoring`)",
                 given,
-                reads,
+                "reads" if given == "causal" else "does not read",
             )
         return given
     if reading == "bidirectional":
@@ -577,10 +576,8 @@ def _mask(tokenizer: "transformers.PreTrainedTokenizerBase", decodes: bool) -> i
     """Return the id of the mask; for an encoder-decoder as T5, which has none, its first special token."""
     found = tokenizer.mask_token_id
     if found is None and decodes:
-        sentinels: Any = getattr(tokenizer, "extra_special_tokens", None)
-        if sentinels := sentinels or getattr(
-            tokenizer, "additional_special_tokens", None
-        ):  # before transformers 5
+        names = ("extra_special_tokens", "additional_special_tokens")  # from transformers 5 on, and before
+        if sentinels := next(filter(None, (getattr(tokenizer, name, None) for name in names)), None):
             mask = "<extra_id_0>" if "<extra_id_0>" in sentinels else sentinels[0]
             _say(f"the tokenizer has no mask_token: {mask} stands for a masked token")
             found = tokenizer.convert_tokens_to_ids(mask)

@@ -138,7 +138,7 @@ def _replaced(sentence: str, index: int, form: str, where: str) -> str:
 def _number(row: Mapping[str, Any], name: str, where: str) -> int:
     try:
         return int(row.get(name, ""))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{where}: expected a whole number as {name}, got {row.get(name)!r}") from None
 
 

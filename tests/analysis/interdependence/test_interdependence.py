@@ -136,12 +136,7 @@ class TestErrors:
             ((), (1,), {}, "an empty set"),
             ((1,), (3,), {"mask": O.right_padded([3], 5)}, "contains padding"),
             ((0,), (1,), {"at": 5}, "expected 0 to the sentence's length"),
-            (
-                (0,),
-                (1,),
-                {"at": 3, "mask": O.right_padded([3], 5)},
-                "expected 0 to the sentence's",
-            ),
+            ((0,), (1,), {"at": 3, "mask": O.right_padded([3], 5)}, "expected 0 to the sentence's"),
             ((0,), (1,), {"mask": ~O.right_padded([3], 5)}, "pad on the right"),
             ((0,), (1,), {"variant": "printed"}, "variant is 'printed': expected"),
             ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),

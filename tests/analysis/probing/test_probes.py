@@ -216,10 +216,7 @@ class TestErrors:
         ("change", "message"),
         [
             (lambda a: a[0].clear(), "train_features: expected at least one site"),
-            (
-                lambda a: a[0]["wide"].__setitem__((3, 4), math.nan),
-                "train_features: site .* has NaN or inf",
-            ),
+            (lambda a: a[0]["wide"].__setitem__((3, 4), math.nan), "train_features: site .* has NaN or inf"),
             (lambda a: a[1]["b"].fill_(-100), "train_labels: expected labels of task 'b' .*got only -100"),
             (
                 lambda a: a[1]["a"].__setitem__(5, 2),

@@ -39,6 +39,19 @@ def test_a_planted_sigmoid_gives_its_age(planted):
     assert math.log10(A.acquisition_step(STEPS, noisy, unigram=cutoff + 1).age) == pytest.approx(x, abs=0.05)
 
 
+def test_the_search_begins_in_the_right_valley():
+    """A run of few observations, and an outlier in the last of many that are near each other."""
+    steps, planted = np.geomspace(1, 1e6, 6), planted_at(2, 12, 3.0455361811209665, 0.14442541471600873)
+    assert A.fit_sigmoid(steps, planted.at(steps)).step(8.0) == pytest.approx(planted.step(8.0))
+    steps = np.array([4.56, 7.28, 16.4, 26.3, 206, 392, 566, 634, 51743, 249769, 272787, 276860])
+    for outlier in (30, 300, 3198.5):
+        values = np.array([12.09, 12.05, 12.04, 12.02, 12, 11.97, 12.12, 12.15, 2.62, 1.86, 2.02, outlier])
+        others = values[:-1] - values[:-1].mean()
+        fit = A.fit_sigmoid(steps, values)
+        assert ((fit.at(steps) - values) ** 2).sum() == pytest.approx(others @ others, rel=1e-4)
+        assert A.acquisition_step(steps, values, unigram=9.0).censored == "right"
+
+
 def test_a_fall_between_two_observations_has_one_age():
     """Of a step the sum of squares has no single minimum: its last bits must not choose the age."""
     x, noise = np.log10(AFTER), rng(0)

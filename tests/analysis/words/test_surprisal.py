@@ -231,6 +231,7 @@ def test_encoder_decoders_by_the_definition_of_the_protocol(encoder_decoder):
     start = TEXTS[0].index(" mat")
     encoded = EncodedTexts(model, tokenizer, TEXTS[:1], objective="enc_dec_prefix", begins=[start])
     first = int(encoded.scored.argmax())
+    assert encoded.lengths == [first + 3]  # of the encoder, which reads more than the decoder
     ends = decoded(model, [cls, *ids[:first], mask, sep], [bos, mask, *ids[first:-1]])[1:]
     expected = ends[range(len(ids) - first), ids[first:]]
     np.testing.assert_allclose(encoded.log_probabilities(model, 64)[first:], expected, atol=1e-5)

@@ -3,12 +3,7 @@
 import torch
 from torch import nn
 
-from lmdyn.callbacks.observing.amounts import (
-    count_labels,
-    count_tokens,
-    parameter_bytes,
-    site_widths,
-)
+from lmdyn.callbacks.observing.amounts import count_labels, count_tokens, parameter_bytes, site_widths
 from lmdyn.callbacks.observing.probe import ProbeSet
 
 

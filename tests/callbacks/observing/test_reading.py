@@ -223,10 +223,7 @@ def test_what_cannot_be_observed_is_one_error_before_training(tmp_path):
             {"module": llama, "probe": [{"input_ids": ids, "labels": ids + 200}]},
             "labels go up to .*, but LlamaForCausalLM returns 256 classes",
         ),
-        (
-            {"module": llama, "probe": list(IDS), **wrong},
-            r"requires batches with `labels`, got input_ids",
-        ),
+        ({"module": llama, "probe": list(IDS), **wrong}, r"requires batches with `labels`, got input_ids"),
         (
             {"module": gpt2, "tokenizer": Tokenizer()},
             "the tokenizer has 257 tokens, but an embedding of .* 256",

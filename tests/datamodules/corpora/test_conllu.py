@@ -61,10 +61,7 @@ ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
         ("# c\n" + ROW.replace("\t0\t", "\tx\t"), r"en\.conllu:2: the head must be from 0 to 1, got 'x'"),
         ("# c\n" + ROW + "\n" + ROW.replace("\t0\t", "\t2\t"), r"en\.conllu:4: the head .* 0 to 1, got '2'"),
         (ROW + ROW.replace("1", "3", 1), r"en\.conllu:2: expected word number 2, got 3"),
-        (
-            ROW + ROW.replace("1", "1-2", 1),
-            r"en\.conllu:2: expected ascending word numbers up to 1, got 1-2",
-        ),
+        (ROW + ROW.replace("1", "1-2", 1), r"en\.conllu:2: expected ascending word numbers up to 1, got 1-2"),
         (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is not a word number"),
         (ROW.replace("\tHi\t", "\t\t"), r"en\.conllu:1: word 0 is ''"),
         (ROW + ROW.replace("1", "2", 1), r"en\.conllu:2: the word is a second root"),
