@@ -313,9 +313,10 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _rounded(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Round to 32 bits: of numbers of models in float32 the others are noise, which fills a third of the file."""
-    mantissa, exponent = np.frexp(values.astype(float))
-    return pd.Series(np.ldexp(np.round(mantissa * 2.0**32), exponent - 32))
+    """Round to 32 bits: of numbers of models in float32 the others are noise, a third of the file. Counts stay."""
+    values = values.astype(float)
+    mantissa, exponent = np.frexp(values.where(values % 1 != 0))
+    return pd.Series(np.ldexp(np.round(mantissa * 2.0**32), exponent - 32)).fillna(values)
 
 
 def _write(tables: Sequence[pd.DataFrame], path: Path) -> Path:

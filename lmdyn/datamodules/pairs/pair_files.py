@@ -23,7 +23,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Names under which columns are found."""
 
 _PAIR = ("pattern", "constr_id", "sent_id")
-_GULORDAVA = {"form", "class", "len_prefix", "sent"}
+_GULORDAVA = {*_PAIR, "form", "class", "len_prefix", "sent"}
 _OTHER_FORM = ("other_form", "wrong_form", "verb_other")
 _PICKLED = (".pickle", ".pkl", ".p")
 
@@ -111,7 +111,7 @@ class PairFiles(TableData):
     def _converted(self, path: Path, rows: Sequence[TableRow]) -> Iterable[TableRow]:
         """Convert files of agreement to two sentences in a row."""
         names = set(rows[0][1]) if rows else set()
-        if names >= {*_PAIR, *_GULORDAVA}:
+        if names >= _GULORDAVA:
             return _of_forms(path, _complete(path, rows, _GULORDAVA))
         if "verb_index" in names and not self.columns:
             other = next((name for name in _OTHER_FORM if name in names), " or ".join(_OTHER_FORM))
@@ -136,10 +136,10 @@ def _replaced(sentence: str, index: int, form: str, where: str) -> str:
 
 
 def _number(row: Mapping[str, Any], name: str, where: str) -> int:
-    try:
-        return int(row.get(name, ""))
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{where}: expected a whole number as {name}, got {row.get(name)!r}") from None
+    number = float(pd.to_numeric(str(row.get(name)), errors="coerce"))
+    if not number.is_integer():
+        raise ValueError(f"{where}: expected a whole number as {name}, got {row.get(name)!r}")
+    return int(number)
 
 
 def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:

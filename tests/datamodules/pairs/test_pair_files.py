@@ -121,6 +121,8 @@ def test_equal_sentences_are_kept(tmp_path):
         ("x.tsv", "sentence\tverb_index\tother_form\nit is\t2\t\n", "x.tsv:2: the row has no other_form"),
         ("x.tab", forms(form("correct", "sleep", sent="")), "x.tab:2: the row has no sent: fill in"),
         ("x.jsonl", '{"sentence": "a b", "verb_index": Infinity, "other_form": "c"}', "x.jsonl:1: expected a whole"),
+        ("x.jsonl", '{"sentence": "a b", "verb_index": 1.5, "other_form": "c"}', "x.jsonl:1: expected a whole number"),
+        ("x.jsonl", '{"sentence": "a b", "verb_index": true, "other_form": "c"}', "x.jsonl:1: expected a whole number"),
         ("x.jsonl", '{"sentence": NaN, "verb_index": 2, "other_form": "are"}', "x.jsonl:1: the row has no sentence"),
         ("x.pickle", "", "is a pickled file, which could run code"),
     ],
