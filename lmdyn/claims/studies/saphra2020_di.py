@@ -182,7 +182,7 @@ def suffix(k: int, dropout: float) -> str:
     return f"k{k}" + (f"_dropout{dropout:g}" if dropout else "")
 
 
-BY = "snakemake --profile configs/saphra2020_di/scaffold_small"
+BY = "snakemake --profile configs/saphra2020_di/scaffold, or …/scaffold_small"
 NOT_FASTER = "none: an untrained model does not reach the level, and two models of one setting differ by 0 on average"
 
 
