@@ -130,7 +130,8 @@ def fit_sigmoid(steps: npt.ArrayLike, surprisals: npt.ArrayLike) -> Sigmoid:
     spread = (shapes**2).sum(1)
     change = y - y.mean()
     explained = (shapes @ change) ** 2 / np.where(spread > _FLAT, spread, np.inf)
-    best = int(explained.argmax())
+    # rounding orders shapes of one fall: it is the first
+    best = int((explained >= explained.max() * (1 - _FLAT)).argmax())
     start = np.array([xmid[best], np.log(scale[best])])
     tie = _TIE * math.sqrt(max(change @ change - explained[best], 0) / len(y))
 
