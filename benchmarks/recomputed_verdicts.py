@@ -351,7 +351,7 @@ def pages() -> Iterator[tuple[str, str, Claims]]:
         if (DOCS / "records" / folder).exists():
             yield "saphra2020_di", profile, interdependence(folder, [f"lm_{seed}" for seed in numbers])
     yield "saphra2020_di", "causal", scaffolds("saphra2020_di/causal")
-    for profile, k in (("scaffold_small", 4), ("scaffold_small", 6), ("scaffold", 8)):
+    for profile, k in (("scaffold_small", 4), ("scaffold_small", 6), ("scaffold", 2), ("scaffold", 8)):
         yield "saphra2020_di", profile, rule_across(f"saphra2020_di/{profile}", k, ["2", "3", "4"])
     if (DOCS / "records/saphra2021_attention/texts").exists():
         folder = "saphra2021_attention/texts"

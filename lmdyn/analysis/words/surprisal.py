@@ -45,6 +45,7 @@ pieces before it, and nothing else."""
 
 _LEAST_SHARED = 3
 """Beginnings of fewer tokens are read with each row: they save little, and their rows make smaller batches."""
+_SENTINEL = "<extra_id_0>"
 _MASKS_AFTER = 3
 """Masks after a left context, as in the BabyLM protocol's reading task."""
 _MOST_SHARING = 8
@@ -573,14 +574,11 @@ def _masked_rows(
 
 
 def _mask(tokenizer: "transformers.PreTrainedTokenizerBase", decodes: bool) -> int | None:
-    """Return the id of the mask; for an encoder-decoder as T5, which has none, its first special token."""
+    """Return the id of the mask; for an encoder-decoder as T5, which has none, its first sentinel."""
     found = tokenizer.mask_token_id
-    if found is None and decodes:
-        names = ("extra_special_tokens", "additional_special_tokens")  # from transformers 5 on, and before
-        if sentinels := next(filter(None, (getattr(tokenizer, name, None) for name in names)), None):
-            mask = "<extra_id_0>" if "<extra_id_0>" in sentinels else sentinels[0]
-            _say(f"the tokenizer has no mask_token: {mask} stands for a masked token")
-            found = tokenizer.convert_tokens_to_ids(mask)
+    if found is None and decodes and _SENTINEL in tokenizer.get_vocab():
+        _say(f"the tokenizer has no mask_token: {_SENTINEL} stands for a masked token")
+        found = tokenizer.convert_tokens_to_ids(_SENTINEL)
     return cast(int | None, found)
 
 

@@ -147,7 +147,7 @@ def _of_forms(path: Path, rows: Sequence[TableRow]) -> Iterator[TableRow]:
     waiting: dict[str, tuple[int, dict[str, Any]]] = {}
     for line, row in rows:
         where = f"{path}:{line}"
-        name = " ".join(str(row.get(key)) for key in _PAIR)
+        name = " ".join(str(row[key]) for key in _PAIR)
         sentence = str(row["sent"]).removesuffix("<eos>").strip()
         kind = {"correct": "good", "wrong": "bad"}.get(str(row["class"]))
         _, known = waiting.setdefault(name, (line, {**row, "pair": name}))

@@ -253,6 +253,10 @@ def test_sentinels_stand_for_masks(encoder_decoder):
     each = [decoded(model, [*ids[:i], mask, *ids[i + 1 :]], [mask])[0, p].item() for i, p in enumerate(ids)]
     found = surprisals(model, tokenizer, TEXTS[2:3], objective="enc_dec_mask")
     np.testing.assert_allclose(found["log_probability"], each, atol=1e-5)
+    tokenizer = byte_level(TEXTS, vocab_size=290, pad_token="<pad>", eos_token="</s>")
+    tokenizer.add_special_tokens({"extra_special_tokens": ["__fr__"]})  # a language, as in M2M100
+    with pytest.raises(ValueError, match="the tokenizer has no mask_token"):
+        surprisals(model, tokenizer, TEXTS[2:3], objective="enc_dec_mask")
 
 
 def test_what_is_refused(causal, masked, caplog):
